@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The decision of the connect hooks, the same for every address family. */
+#ifndef EGRESS_CONNECT_H
+#define EGRESS_CONNECT_H
+
+/* What connect() was called with, and what the gates find out about it. */
+struct call {
+	struct addr dest;
+	struct addr source; /* zero = not bound */
+	__u64 netns;
+	__u32 exit;
+	__u16 port; /* host order */
+	__u8 native_v6; /* neither AF_INET nor v4-mapped */
+	__u8 named;
+	__be32 token; /* set when redirected */
+	__u32 pad;
+};
+
+/* TCP connections of others' processes are counted per destination, and only
+ * they can be redirected. GATE_MAX = in scope.
+ */
+static __always_inline __u32 out_of_scope(struct bpf_sock_addr *ctx, struct control *ctl,
+					  const struct call *c)
+{
+	struct task_struct *task;
+
+	if (ctx->protocol != IPPROTO_TCP)
+		return ctx->protocol == IPPROTO_UDP ? GATE_UDP : GATE_PROTOCOL;
+	if (bpf_get_current_pid_tgid() >> 32 == ctl->own_tgid)
+		return GATE_OWN;
+	if (ctl->own_cgroup && bpf_get_current_cgroup_id() == ctl->own_cgroup)
+		return GATE_OWN;
+	if (ctl->excluded && task_is_excluded())
+		return GATE_EXCLUDED;
+	task = (struct task_struct *)bpf_get_current_task();
+	if (BPF_CORE_READ(task, flags) & PF_KTHREAD)
+		return GATE_KERNEL;
+	if (port_is_storage(c->port))
+		return GATE_STORAGE;
+	if (addr_is_token(&c->dest))
+		return GATE_TOKEN;
+	return GATE_MAX;
+}
+
+/* Whether the proxy could not make an equal connection in the socket's place.
+ * GATE_MAX = it could.
+ */
+static __always_inline __u32 cannot_keep(struct bpf_sock *sk, const struct call *c)
+{
+	struct tcp_sock *tp;
+
+	if (sk->bound_dev_if)
+		return GATE_DEVICE;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return GATE_PROTOCOL;
+	if (BPF_CORE_READ_BITFIELD(&tp->inet_conn.icsk_inet.sk, sk_userlocks) & SOCK_BINDPORT_LOCK)
+		return GATE_SOURCE_PORT;
+	if (sk->family == AF_INET6) {
+		/* The token is reached by IPv4. */
+		if (BPF_CORE_READ_BITFIELD(&tp->inet_conn.icsk_inet.sk.__sk_common, skc_ipv6only))
+			return GATE_V6_ONLY;
+		if (!addr_is_zero(&c->source) && !addr_is_v4(&c->source))
+			return GATE_V6_ONLY;
+		if (c->native_v6 && !addr_is_zero(&c->source))
+			return GATE_V6_ONLY;
+	}
+	return GATE_MAX;
+}
+
+static __always_inline bool is_negative(const struct call *c, __u64 now)
+{
+	struct negative_key key = { .dest = c->dest, .netns = c->netns, .port = c->port };
+	__u64 *until = bpf_map_lookup_elem(&negatives, &key);
+
+	return until && now < *until;
+}
+
+/* Writes the flow record, the last gate. */
+static __always_inline __u32 record(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
+				    struct control *ctl, struct call *c, __u64 now, __u32 slot)
+{
+	struct flow f = {
+		.dest = c->dest,
+		.source = c->source,
+		.cookie = bpf_get_socket_cookie(ctx),
+		.cgroup = bpf_get_current_cgroup_id(),
+		.at = now,
+		.mark = sk->mark,
+		.uid = bpf_get_current_uid_gid(),
+		.tgid = bpf_get_current_pid_tgid() >> 32,
+		.exit = c->exit,
+		.slot = slot,
+		.port = c->port,
+	};
+
+	bpf_get_current_comm(f.comm, sizeof(f.comm));
+	c->token = flow_put(ctl, c->netns, &f);
+	return c->token ? GATE_REDIRECTED : GATE_FULL;
+}
+
+/* The gates that a named destination passes, in order. */
+static __always_inline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
+				      struct control *ctl, struct call *c, __u16 *listener)
+{
+	struct enrolment *enrolment;
+	struct backlog *backlog;
+	__u64 now = bpf_ktime_get_ns();
+	__u32 gate, slot;
+
+	gate = cannot_keep(sk, c);
+	if (gate != GATE_MAX)
+		return gate;
+	if (is_negative(c, now))
+		return GATE_NEGATIVE;
+	enrolment = bpf_map_lookup_elem(&enrolments, &c->netns);
+	if (!enrolment)
+		return GATE_NETNS;
+	*listener = enrolment->port;
+	slot = enrolment->slot;
+	if (!listener_alive(ctx, *listener))
+		return GATE_LISTENER;
+	/* A beat from after now was read is fresh. */
+	if ((__s64)(now - READ_ONCE(ctl->beat)) > (__s64)HEARTBEAT_MAX)
+		return GATE_HEARTBEAT;
+	backlog = bpf_map_lookup_elem(&backlogs, &slot);
+	if (!backlog || !backlog_enter(backlog))
+		return GATE_BACKLOG;
+	gate = record(ctx, sk, ctl, c, now, slot);
+	if (gate != GATE_REDIRECTED)
+		__sync_fetch_and_add(&backlog->pending, -1);
+	return gate;
+}
+
+/* Whether policy's fail: closed speaks of this gate. The others say that the
+ * connection cannot be shaped at all, or was tried a moment ago.
+ */
+static __always_inline bool gate_is_safety(__u32 gate)
+{
+	return gate == GATE_NETNS || gate == GATE_LISTENER || gate == GATE_HEARTBEAT ||
+	       gate == GATE_BACKLOG || gate == GATE_FULL;
+}
+
+/* Counts the call for its destination and makes the socket remember it. */
+static __always_inline void count_call(struct bpf_sock *sk, struct control *ctl,
+				       const struct call *c, __u32 gate, bool refused)
+{
+	struct dest_key key = {
+		.addr = c->dest,
+		.exit = c->exit,
+		.port = c->port,
+		.protocol = IPPROTO_TCP,
+	};
+	struct sock_info fresh = { .dest = key, .redirected = gate == GATE_REDIRECTED };
+	struct dest *d = dest_get(ctl, &key);
+	struct sock_info *info;
+
+	if (!d)
+		return;
+	if (refused) {
+		__sync_fetch_and_add(&d->refused, 1);
+		return;
+	}
+	if (gate == GATE_REDIRECTED)
+		__sync_fetch_and_add(&d->redirected, 1);
+	else
+		__sync_fetch_and_add(&d->untouched, 1);
+
+	info = bpf_sk_storage_get(&socks, sk, NULL, 0);
+	if (!info) {
+		bpf_sk_storage_get(&socks, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+		return;
+	}
+	/* Once more on this socket, so the call before came to nothing. */
+	d = dest_get(ctl, &info->dest);
+	if (d)
+		outcome_set(info, d, OUTCOME_FAILED);
+	*info = fresh;
+}
+
+/*
+ * Decides one connect(). Returns the verdict of the hook, 1 or 0; when the
+ * connection is redirected, c->token and *listener say where to. The flow
+ * record exists by then.
+ */
+static __always_inline int on_connect(struct bpf_sock_addr *ctx, struct call *c, __u16 *listener)
+{
+	struct control *ctl = control_get();
+	struct bpf_sock *sk = ctx->sk;
+	bool refused = false, in_scope;
+	__u32 gate;
+
+	if (!ctl || !sk)
+		return 1;
+	gate = out_of_scope(ctx, ctl, c);
+	in_scope = gate == GATE_MAX;
+	if (in_scope) {
+		c->netns = bpf_get_netns_cookie(ctx);
+		c->exit = exit_of(ctl, &c->source, c->netns, sk->bound_dev_if, sk->mark);
+		c->named = destination_named(ctl, &c->dest, c->port);
+		gate = c->named ? redirect(ctx, sk, ctl, c, listener) : GATE_UNNAMED;
+		refused = c->named & NAMED_FAIL_CLOSED && gate_is_safety(gate);
+	}
+	if (is_canary(ctl, &c->dest, c->port)) {
+		ctl->canary_gate = gate + 1;
+		return 1;
+	}
+	gate_add(gate, refused);
+	if (in_scope)
+		count_call(sk, ctl, c, gate, refused);
+	if (refused) {
+		bpf_set_retval(-ECONNREFUSED);
+		return 0;
+	}
+	return 1;
+}
+
+#endif

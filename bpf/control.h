@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The words by which the daemon steers the programs. The daemon maps this map
+ * and stores without a system call; every word is read and written whole.
+ */
+#ifndef EGRESS_CONTROL_H
+#define EGRESS_CONTROL_H
+
+struct control {
+	/* Written by the daemon. */
+	__u64 beat;       /* CLOCK_MONOTONIC ns of the accept loop's last turn */
+	__u64 own_cgroup; /* the daemon's own cgroup, 0 if it shares one */
+	__u32 own_tgid;   /* of the daemon, in the initial pid namespace */
+	__u32 excluded;   /* entries of the map excluded */
+	__u32 prefixes;   /* entries of the map prefixes */
+	__u32 exits;      /* entries of the exit maps */
+	struct addr canary;
+	__u32 canary_port; /* 0 = no canary under way */
+	__u32 pad;
+	__u64 pad2;
+
+	/* Written by the programs, in a cache line of their own. */
+	__u32 canary_gate; /* 1 + gate of the last connect() to the canary */
+	__u32 next_token;
+	__u64 dropped; /* counts for destinations that found no room */
+	__u64 pad3[6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct control);
+} control SEC(".maps");
+
+static __always_inline struct control *control_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&control, &zero);
+}
+
+/* Cgroups that stay untouched, with everything below them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u8);
+} excluded SEC(".maps");
+
+#define MAX_CGROUP_LEVELS 16
+
+/* Whether the running task's cgroup, or one above it, is excluded. */
+static __always_inline bool task_is_excluded(void)
+{
+	for (int level = 0; level < MAX_CGROUP_LEVELS; level++) {
+		__u64 id = bpf_get_current_ancestor_cgroup_id(level);
+
+		if (id == 0)
+			return false;
+		if (bpf_map_lookup_elem(&excluded, &id))
+			return true;
+	}
+	return false;
+}
+
+#endif

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Counts per destination and exit. Bytes and outcome are read from the socket
+ * when it is closed, or when somebody asks; no program runs per packet.
+ */
+#ifndef EGRESS_DESTS_H
+#define EGRESS_DESTS_H
+
+struct dest_key {
+	struct addr addr;
+	__u32 exit;
+	__u16 port; /* host order */
+	__u8 protocol;
+	__u8 pad;
+};
+
+/* All words only grow. */
+struct dest {
+	__u64 redirected; /* connect() calls led to the proxy */
+	__u64 untouched;
+	__u64 refused;
+	__u64 established; /* of the first two: the handshake ended well */
+	__u64 failed;
+	__u64 tx_bytes; /* payload that the application handed over */
+	__u64 rx_bytes; /* payload received in order */
+	__u64 retransmits; /* segments */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct dest_key);
+	__type(value, struct dest);
+} dests SEC(".maps");
+
+enum {
+	OUTCOME_PENDING,
+	OUTCOME_ESTABLISHED,
+	OUTCOME_FAILED,
+};
+
+/* What is remembered of a counted socket. Freed with the socket. */
+struct sock_info {
+	struct dest_key dest;
+	__u64 tx_bytes; /* what dests has already */
+	__u64 rx_bytes;
+	__u64 retransmits;
+	__u32 outcome;
+	__u32 redirected;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct sock_info);
+} socks SEC(".maps");
+
+/*
+ * The counters of key. When the map is full they are those of the zero
+ * address, which the loader puts in first: totals stay true. NULL only if that
+ * one is missing.
+ */
+static __always_inline struct dest *dest_get(struct control *ctl, const struct dest_key *key)
+{
+	struct dest *d = bpf_map_lookup_elem(&dests, key);
+
+	if (!d) {
+		struct dest zero = {};
+		struct dest_key other = {};
+
+		bpf_map_update_elem(&dests, key, &zero, BPF_NOEXIST);
+		d = bpf_map_lookup_elem(&dests, key);
+		if (!d) {
+			__sync_fetch_and_add(&ctl->dropped, 1);
+			d = bpf_map_lookup_elem(&dests, &other);
+		}
+	}
+	return d;
+}
+
+/* How far *seen was behind total; afterwards it is not. Iterator and close may
+ * account for one socket at the same time, and each byte counts once.
+ */
+static __always_inline __u64 grown(__u64 *seen, __u64 total)
+{
+	for (int i = 0; i < 8; i++) {
+		__u64 old = *(volatile __u64 *)seen;
+
+		if (total <= old)
+			return 0;
+		if (__sync_val_compare_and_swap(seen, old, total) == old)
+			return total - old;
+	}
+	return 0;
+}
+
+static __always_inline void dest_add(__u64 *counter, __u64 n)
+{
+	if (n)
+		__sync_fetch_and_add(counter, n);
+}
+
+static __always_inline void outcome_set(struct sock_info *info, struct dest *d, __u32 outcome)
+{
+	if (__sync_val_compare_and_swap(&info->outcome, OUTCOME_PENDING, outcome) != OUTCOME_PENDING)
+		return;
+	if (outcome == OUTCOME_ESTABLISHED)
+		__sync_fetch_and_add(&d->established, 1);
+	else
+		__sync_fetch_and_add(&d->failed, 1);
+}
+
+/*
+ * Brings the counters of a socket's destination up to date. Payload sent is
+ * bytes_sent less what was sent again, plus what is still queued: unlike
+ * bytes_acked it never contains SYN or FIN. bytes_received contains the FIN.
+ */
+static __always_inline void sock_account(struct control *ctl, struct sock_info *info,
+					 const struct tcp_sock *tp, bool closing)
+{
+	struct dest *d = dest_get(ctl, &info->dest);
+	__u8 state = BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_state);
+	__u64 tx, rx;
+
+	if (!d)
+		return;
+	/* The acknowledged SYN is the first byte of bytes_acked. */
+	if (BPF_CORE_READ(tp, bytes_acked) == 0) {
+		if (closing)
+			outcome_set(info, d, OUTCOME_FAILED);
+		return;
+	}
+	outcome_set(info, d, OUTCOME_ESTABLISHED);
+
+	tx = BPF_CORE_READ(tp, bytes_sent) - BPF_CORE_READ(tp, bytes_retrans);
+	if (state != BPF_TCP_CLOSE) {
+		__u32 queued = BPF_CORE_READ(tp, write_seq) - BPF_CORE_READ(tp, snd_nxt);
+
+		/* A FIN behind unsent payload occupies one number. */
+		if (queued && (state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_LAST_ACK ||
+			       state == BPF_TCP_CLOSING))
+			queued--;
+		tx += queued;
+	}
+	rx = BPF_CORE_READ(tp, bytes_received);
+	if (rx && BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_flags) & 1UL << SOCK_DONE)
+		rx--;
+	dest_add(&d->tx_bytes, grown(&info->tx_bytes, tx));
+	dest_add(&d->rx_bytes, grown(&info->rx_bytes, rx));
+	dest_add(&d->retransmits, grown(&info->retransmits, BPF_CORE_READ(tp, total_retrans)));
+}
+
+#endif

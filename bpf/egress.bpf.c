@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The hooks of egressd. They only fetch and store; the headers decide. */
+#include "kernel.h"
+
+#include <bpf_helpers.h>
+
+#include <bpf_core_read.h>
+#include <bpf_endian.h>
+
+#include "addr.h"
+#include "cell.h"
+#include "control.h"
+#include "dests.h"
+#include "exits.h"
+#include "flows.h"
+#include "gates.h"
+#include "lanes.h"
+#include "named.h"
+
+#include "connect.h"
+
+SEC("cgroup/connect4")
+int connect4(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	struct call c = { .port = bpf_ntohs(ctx->user_port) };
+	__u16 listener = 0;
+	int verdict;
+
+	if (!sk)
+		return 1;
+	addr_from_v4(&c.dest, ctx->user_ip4);
+	if (sk->src_ip4)
+		addr_from_v4(&c.source, sk->src_ip4);
+	verdict = on_connect(ctx, &c, &listener);
+	if (c.token) {
+		ctx->user_ip4 = c.token;
+		ctx->user_port = bpf_htons(listener);
+	}
+	return verdict;
+}
+
+SEC("cgroup/connect6")
+int connect6(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	struct call c = { .port = bpf_ntohs(ctx->user_port) };
+	__u16 listener = 0;
+	int verdict;
+
+	if (!sk)
+		return 1;
+	c.dest.words[0] = ctx->user_ip6[0];
+	c.dest.words[1] = ctx->user_ip6[1];
+	c.dest.words[2] = ctx->user_ip6[2];
+	c.dest.words[3] = ctx->user_ip6[3];
+	c.source.words[0] = sk->src_ip6[0];
+	c.source.words[1] = sk->src_ip6[1];
+	c.source.words[2] = sk->src_ip6[2];
+	c.source.words[3] = sk->src_ip6[3];
+	c.native_v6 = !addr_is_v4(&c.dest);
+	verdict = on_connect(ctx, &c, &listener);
+	if (c.token) {
+		/* The kernel looks at the address after this hook, finds it
+		 * v4-mapped and goes on by IPv4.
+		 */
+		ctx->user_ip6[0] = 0;
+		ctx->user_ip6[1] = 0;
+		ctx->user_ip6[2] = MAPPED_PREFIX;
+		ctx->user_ip6[3] = c.token;
+		ctx->user_port = bpf_htons(listener);
+	}
+	return verdict;
+}
+
+/* What a redirected socket is told of its peer, or NULL for the truth. */
+static __always_inline struct sock_info *redirected_sock(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	struct sock_info *info;
+
+	if (!sk)
+		return NULL;
+	info = bpf_sk_storage_get(&socks, sk, NULL, 0);
+	return info && info->redirected ? info : NULL;
+}
+
+SEC("cgroup/getpeername4")
+int getpeername4(struct bpf_sock_addr *ctx)
+{
+	struct sock_info *info = redirected_sock(ctx);
+
+	if (info) {
+		ctx->user_ip4 = info->dest.addr.words[3];
+		ctx->user_port = bpf_htons(info->dest.port);
+	}
+	return 1;
+}
+
+SEC("cgroup/getpeername6")
+int getpeername6(struct bpf_sock_addr *ctx)
+{
+	struct sock_info *info = redirected_sock(ctx);
+
+	if (info) {
+		ctx->user_ip6[0] = info->dest.addr.words[0];
+		ctx->user_ip6[1] = info->dest.addr.words[1];
+		ctx->user_ip6[2] = info->dest.addr.words[2];
+		ctx->user_ip6[3] = info->dest.addr.words[3];
+		ctx->user_port = bpf_htons(info->dest.port);
+	}
+	return 1;
+}
+
+/* Runs at close(), before the FIN. The record of a flow that nobody took yet
+ * stays: its bytes wait in the listener's queue.
+ */
+SEC("cgroup/sock_release")
+int sock_release(struct bpf_sock *ctx)
+{
+	struct sock_info *info;
+	struct control *ctl;
+
+	if (ctx->protocol != IPPROTO_TCP)
+		return 1;
+	info = bpf_sk_storage_get(&socks, ctx, NULL, 0);
+	ctl = control_get();
+	/* The context of this hook is the socket itself. */
+	if (info && ctl)
+		sock_account(ctl, info, (struct tcp_sock *)ctx, true);
+	return 1;
+}
+
+/*
+ * Reading this iterator brings the counters of open sockets up to date. It
+ * finds them by the file tables of all processes, in whatever network
+ * namespace; a socket that is found twice counts once.
+ */
+SEC("iter/task_file")
+int account_open(struct bpf_iter__task_file *ctx)
+{
+	struct file *file = ctx->file;
+	struct sock_info *info;
+	struct socket *socket;
+	struct control *ctl;
+	struct sock *sk;
+
+	if (!file)
+		return 0;
+	socket = bpf_sock_from_file(file);
+	if (!socket)
+		return 0;
+	sk = socket->sk;
+	if (!sk || sk->sk_protocol != IPPROTO_TCP)
+		return 0;
+	info = bpf_sk_storage_get(&socks, sk, NULL, 0);
+	ctl = control_get();
+	if (info && ctl)
+		sock_account(ctl, info, (struct tcp_sock *)sk, false);
+	return 0;
+}
+
+/* Run once by the daemon: its process id, as the hooks see it. */
+SEC("syscall")
+int whoami(void *ctx __attribute__((unused)))
+{
+	struct control *ctl = control_get();
+
+	if (ctl)
+		ctl->own_tgid = bpf_get_current_pid_tgid() >> 32;
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Functions of the headers for tests to call: cgroup programs cannot be run
+ * without a socket, these can. Not part of the daemon.
+ */
+#include "egress.bpf.c"
+
+struct addr_case {
+	struct addr addr;
+	__u32 v4;
+	__u32 local;
+	__u32 token;
+	__u32 zero;
+};
+
+SEC("syscall")
+int test_addr(struct addr_case *c)
+{
+	struct addr a = c->addr;
+
+	c->v4 = addr_is_v4(&a);
+	c->local = addr_is_local(&a);
+	c->token = addr_is_token(&a);
+	c->zero = addr_is_zero(&a);
+	return 0;
+}
+
+struct named_case {
+	struct addr dest;
+	__u32 port;
+	__u32 named;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct named_case);
+} named_cases SEC(".maps");
+
+/* A classifier, because syscall programs may not search a trie. Its packet
+ * means nothing.
+ */
+SEC("tc")
+int test_named(void *ctx __attribute__((unused)))
+{
+	struct control *ctl = control_get();
+	__u32 zero = 0;
+	struct named_case *c = bpf_map_lookup_elem(&named_cases, &zero);
+	struct addr dest;
+
+	if (!ctl || !c)
+		return 0;
+	dest = c->dest;
+	c->named = destination_named(ctl, &dest, c->port);
+	return 0;
+}
+
+struct exit_case {
+	struct addr source;
+	__u64 netns;
+	__u32 ifindex;
+	__u32 mark;
+	__u32 exit;
+	__u32 pad;
+};
+
+SEC("syscall")
+int test_exit(struct exit_case *c)
+{
+	struct control *ctl = control_get();
+	struct addr source = c->source;
+
+	if (ctl)
+		c->exit = exit_of(ctl, &source, c->netns, c->ifindex, c->mark);
+	return 0;
+}
+
+struct acquire_case {
+	__u64 now;
+	__u64 cost;
+	__u32 cell;
+	__u32 granted;
+};
+
+SEC("syscall")
+int test_acquire(struct acquire_case *c)
+{
+	__u32 index = c->cell;
+	struct cell *cell = bpf_map_lookup_elem(&ledger, &index);
+
+	if (cell)
+		c->granted = cell_acquire(cell, c->now, c->cost);
+	return 0;
+}
+
+struct spin {
+	__u32 cell;
+	__u32 rounds;
+	__u64 granted;
+};
+
+static long spin_once(__u32 round __attribute__((unused)), struct spin *s)
+{
+	__u32 index = s->cell;
+	struct cell *cell = bpf_map_lookup_elem(&ledger, &index);
+
+	if (cell && cell_acquire(cell, bpf_ktime_get_ns(), 1))
+		s->granted++;
+	return 0;
+}
+
+/* Takes from a cell as fast as it can. */
+SEC("syscall")
+int test_spin(struct spin *c)
+{
+	struct spin s = { .cell = c->cell };
+
+	bpf_loop(c->rounds, spin_once, &s, 0);
+	c->granted = s.granted;
+	return 0;
+}
+
+struct grown_case {
+	__u64 seen;
+	__u64 total;
+	__u64 grown;
+};
+
+SEC("syscall")
+int test_grown(struct grown_case *c)
+{
+	__u64 seen = c->seen;
+
+	c->grown = grown(&seen, c->total);
+	c->seen = seen;
+	return 0;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What policy names in the kernel's terms: ports anywhere, ports of prefixes. */
+#ifndef EGRESS_NAMED_H
+#define EGRESS_NAMED_H
+
+enum {
+	NAMED_LOCAL = 1,       /* loopback and link-local addresses, too */
+	NAMED_FAIL_CLOSED = 2, /* refuse rather than let go untouched */
+	NAMED = 4,             /* set in every answer that names */
+};
+
+/* Ports named at any address, in host order. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u16);
+	__type(value, __u8);
+} ports SEC(".maps");
+
+struct prefix {
+	__u32 bits;
+	struct addr addr;
+};
+
+/*
+ * Prefixes by their longest match. The value is an id under which
+ * prefix_ports has the ports: those of the prefix and, since a longer prefix
+ * hides the shorter ones, also those of all prefixes around it.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix);
+	__type(value, __u32);
+} prefixes SEC(".maps");
+
+struct prefix_port {
+	__u32 prefix;
+	__u16 port; /* host order */
+	__u16 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 262144);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix_port);
+	__type(value, __u8);
+} prefix_ports SEC(".maps");
+
+/* Whether this is the destination by which the daemon tests the hook. It is
+ * named whatever policy says, and not counted.
+ */
+static __always_inline bool is_canary(const struct control *ctl, const struct addr *dest,
+				      __u16 port)
+{
+	return ctl->canary_port && ctl->canary_port == port && addr_equal(&ctl->canary, dest);
+}
+
+/* NAMED and the flags of all that name the destination, or 0. */
+static __always_inline __u8 destination_named(const struct control *ctl,
+					      const struct addr *dest, __u16 port)
+{
+	__u8 named = 0;
+	__u8 *flags = bpf_map_lookup_elem(&ports, &port);
+
+	if (flags && (*flags & NAMED_LOCAL || !addr_is_local(dest)))
+		named = NAMED | *flags;
+	if (ctl->prefixes) {
+		struct prefix key = { .bits = 128, .addr = *dest };
+		__u32 *id = bpf_map_lookup_elem(&prefixes, &key);
+
+		if (id) {
+			struct prefix_port pp = { .prefix = *id, .port = port };
+
+			flags = bpf_map_lookup_elem(&prefix_ports, &pp);
+			if (flags)
+				named |= NAMED | *flags;
+		}
+	}
+	if (is_canary(ctl, dest, port))
+		named |= NAMED;
+	return named;
+}
+
+/* In-kernel clients of these ports kept the rewritten peer address before
+ * 6.6 and lost their mounts.
+ */
+static __always_inline bool port_is_storage(__u16 port)
+{
+	return port == 111 || port == 2049 || port == 445 || port == 3260 || port == 6789;
+}
+
+#endif

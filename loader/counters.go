@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// gateNames has the name of each gate of bpf/gates.h, in its order.
+var gateNames = [...]string{
+	"redirected", "udp", "protocol", "own", "excluded", "kernel", "storage", "token", "unnamed",
+	"device", "source_port", "v6_only", "negative", "netns", "listener", "heartbeat", "backlog", "full",
+}
+
+// GateRedirected is the name of the gate through which connections go to the
+// proxy. All others leave them untouched.
+const GateRedirected = "redirected"
+
+// Gate counts the connect() calls that left the hook in one way.
+type Gate struct {
+	Name    string
+	Passed  uint64 // went on: to the proxy through GateRedirected, untouched through the others
+	Refused uint64 // were refused instead, since their budget says fail: closed
+}
+
+// Gates returns the count of every gate since Open, zeros included, always in
+// the same order.
+func (k *Kernel) Gates() ([]Gate, error) {
+	gates := make([]Gate, len(gateNames))
+	for i, name := range gateNames {
+		var perCPU []egressGateCount
+		if err := k.objs.Gates.Lookup(uint32(i), &perCPU); err != nil {
+			return nil, fmt.Errorf("read gate %s: %w", name, err)
+		}
+		gates[i].Name = name
+		for _, c := range perCPU {
+			gates[i].Passed += c.Passed
+			gates[i].Refused += c.Refused
+		}
+	}
+	return gates, nil
+}
+
+// Destination counts TCP connections to one address and port by one exit. All
+// counts are since Open and never fall.
+type Destination struct {
+	// Dest is where the clients wanted to go, whether redirected or not. The
+	// zero AddrPort collects what found no room in the map.
+	Dest netip.AddrPort
+	Exit string
+
+	Redirected uint64 // connect() calls led to the proxy
+	Untouched  uint64 // connect() calls left alone
+	Refused    uint64 // connect() calls refused, see Gate
+
+	// Outcomes of the first two kinds; a connection under way has none yet.
+	// A redirected one is established once the proxy's listener has it.
+	Established uint64
+	Failed      uint64
+
+	TxBytes     uint64 // payload that the clients handed over
+	RxBytes     uint64 // payload that arrived
+	Retransmits uint64 // segments sent again
+}
+
+// Attempts is the number of connect() calls.
+func (d Destination) Attempts() uint64 { return d.Redirected + d.Untouched + d.Refused }
+
+// Connections returns the counts of all destinations, bytes of connections
+// that are open now included. Its cost grows with the number of sockets and
+// destinations: it is meant for scrapes and status pages.
+func (k *Kernel) Connections() ([]Destination, error) {
+	if err := k.accountOpen(); err != nil {
+		return nil, err
+	}
+	var (
+		list  []Destination
+		key   egressDestKey
+		value egressDest
+	)
+	it := k.objs.Dests.Iterate()
+	for it.Next(&key, &value) {
+		d := Destination{
+			Exit:        k.exitName(key.Exit),
+			Redirected:  value.Redirected,
+			Untouched:   value.Untouched,
+			Refused:     value.Refused,
+			Established: value.Established,
+			Failed:      value.Failed,
+			TxBytes:     value.TxBytes,
+			RxBytes:     value.RxBytes,
+			Retransmits: value.Retransmits,
+		}
+		if key.Port != 0 || key.Addr.Bytes != ([16]byte{}) {
+			d.Dest = netip.AddrPortFrom(netip.AddrFrom16(key.Addr.Bytes).Unmap(), key.Port)
+		} else if d.Attempts() == 0 {
+			continue
+		}
+		list = append(list, d)
+	}
+	if err := it.Err(); err != nil {
+		return nil, fmt.Errorf("read destination counters: %w", err)
+	}
+	return list, nil
+}
+
+// accountOpen brings the counters up to date with all open sockets.
+func (k *Kernel) accountOpen() error {
+	k.flushMu.Lock()
+	defer k.flushMu.Unlock()
+	r, err := k.flush.Open()
+	if err != nil {
+		return fmt.Errorf("read open sockets: %w", err)
+	}
+	_, err = io.Copy(io.Discard, r)
+	return errors.Join(err, r.Close())
+}
+
+// Dropped counts connections whose destination found no room in the map and
+// that were counted under the zero AddrPort instead.
+func (k *Kernel) Dropped() uint64 {
+	return atomic.LoadUint64(&k.control.Dropped)
+}
+
+// Program is the cost of one program. Both numbers stay zero unless
+// EnableStats is, or was, in effect.
+type Program struct {
+	Name    string
+	Runs    uint64
+	Runtime time.Duration
+}
+
+// Programs returns the cost of every program that runs for clients.
+func (k *Kernel) Programs() ([]Program, error) {
+	var list []Program
+	for _, h := range k.hooks() {
+		stats, err := h.program.Stats()
+		if err != nil {
+			return nil, fmt.Errorf("read cost of %s: %w", h.attach, err)
+		}
+		info, err := h.program.Info()
+		if err != nil {
+			return nil, fmt.Errorf("read cost of %s: %w", h.attach, err)
+		}
+		list = append(list, Program{Name: info.Name, Runs: stats.RunCount, Runtime: stats.Runtime})
+	}
+	return list, nil
+}
+
+// EnableStats makes the kernel measure the run time of all programs of the
+// machine until the result is closed. It adds some 20 ns to every run.
+func EnableStats() (io.Closer, error) {
+	c, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		return nil, fmt.Errorf("enable program statistics: %w", err)
+	}
+	return c, nil
+}

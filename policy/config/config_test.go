@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/egressd/egressd/policy"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+const example = "../../scripts/egressd.example.yml"
+
+func mustParse(t testing.TB, text string) *policy.Policy {
+	t.Helper()
+	p, err := Parse("egressd.yml", []byte(text))
+	if err != nil {
+		t.Fatalf("parse:\n%s\n%v", text, err)
+	}
+	return p
+}
+
+// Every *.bad.yml says at the end of its lines, after "#!", which errors they
+// must give; they and no others are expected, word for word.
+func TestBad(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.bad.yml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no testdata: %v", err)
+	}
+	for _, file := range files {
+		name := filepath.Base(file)
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want Errors
+			for i, line := range strings.Split(string(text), "\n") {
+				for _, msg := range strings.Split(line, " #! ")[1:] {
+					want = append(want, Error{File: name, Line: i + 1, Msg: msg})
+				}
+			}
+			if len(want) == 0 {
+				t.Fatal("the file expects no error")
+			}
+			p, err := Parse(name, text)
+			if p != nil {
+				t.Error("there is a policy beside the errors")
+			}
+			var got Errors
+			if !errors.As(err, &got) {
+				t.Fatalf("got error %v of type %T, want Errors", err, err)
+			}
+			if got.Error() != want.Error() {
+				t.Errorf("got:\n%v\nwant:\n%v", got, want)
+			}
+		})
+	}
+}
+
+func TestLoad(t *testing.T) {
+	t.Run("missing file", func(t *testing.T) {
+		name := filepath.Join(t.TempDir(), "none.yml")
+		p, err := Load(name)
+		if p != nil || !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("got %v, %v; want no policy and fs.ErrNotExist", p, err)
+		}
+		if want := "read policy: open " + name + ": no such file or directory"; err.Error() != want {
+			t.Errorf("got %q, want %q", err, want)
+		}
+	})
+	t.Run("errors name the path", func(t *testing.T) {
+		name := filepath.Join(t.TempDir(), "bad.yml")
+		if err := os.WriteFile(name, []byte("quic: deny\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Load(name)
+		if want := name + `:1: quic: must be allow or refuse, not "deny"`; err == nil || err.Error() != want {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	})
+}
+
+// The shipped example is what newcomers start from: it must parse, to what it
+// says. After a change that is meant, go test -update rewrites the golden file.
+func TestExample(t *testing.T) {
+	p, err := Load(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.MarshalIndent(struct {
+		Policy   *policy.Policy
+		Describe []string
+	}{p, Describe(p)}, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = append(got, '\n')
+	const golden = "testdata/example.golden.json"
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	t.Run("of the policy", func(t *testing.T) {
+		want := &policy.Policy{
+			Scope:   policy.Scope{Cgroups: []string{"/"}},
+			Metrics: policy.Metrics{Listen: "127.0.0.1:9477"},
+			Admin:   policy.Admin{Socket: "/run/egressd/egressd.sock"},
+		}
+		if got := Default(); !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		if got := mustParse(t, "quic: allow"); !reflect.DeepEqual(got, want) {
+			t.Errorf("parsed: got %+v, want %+v", got, want)
+		}
+	})
+	t.Run("of a budget", func(t *testing.T) {
+		got := mustParse(t, "budgets: [{rate: 1/s}]").Budgets
+		want := []*policy.Budget{{
+			Name:     "budget-1",
+			Match:    policy.Match{Ports: []uint16{80, 443}},
+			Per:      policy.PerDestination | policy.PerExit,
+			Rate:     policy.Rate{Count: 1, Every: time.Second},
+			Burst:    1,
+			Unit:     policy.Requests,
+			Queue:    policy.Queue{Max: 1000, MaxWait: 30 * time.Second},
+			OnFull:   policy.Refuse,
+			Cooldown: policy.Cooldown{Default: time.Second, Max: 24 * time.Hour, Spread: 0.1, Statuses: []int{429}},
+			Recovery: policy.Recovery{Factor: 0.5, Step: 1.1},
+			Mode:     policy.Enforce,
+		}}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, want %+v", got[0], want[0])
+		}
+	})
+}
+
+// Every key that does something, with a value other than the default.
+func TestEveryKey(t *testing.T) {
+	got := mustParse(t, `
+scope:
+  cgroups: [user.slice, /system.slice/crawler.service/]
+  exclude: [system.slice/ssh.service]
+exits:
+  - {name: wg0, interface: wg0}
+  - {name: alias-2, source: "::ffff:203.0.113.7"}
+  - {name: marked, mark: 0x2a}
+budgets:
+  - rate: 2/s
+  - name: store
+    match:
+      hosts: [Store.Example.COM., "*.store.example.com", "*", "[2001:DB8::1]", "::1", 203.0.113.7, 203.0.113.9/24, "::ffff:10.0.0.0/104", "[2001:db8::/33]"]
+      ports: [8080]
+      path: /api/
+      methods: [GET, M-SEARCH]
+    per: []
+    rate: 90/min
+    burst: 2.5
+    unit: requests
+    queue: {max: 0, max_wait: 0s, fair_by: none}
+    on_full: drop
+    cooldown: {default: 250ms, max: 1h30m, spread: 25%, statuses: [429, 999]}
+    recovery: {factor: 1, step: 1}
+    headers: auto
+    tls: {mode: passthrough}
+    mode: shadow
+    fail: closed
+  - {name: third, rate: 10/30s, unit: connections, per: [exit], mode: off, headers: off, cooldown: {max: 500ms, spread: 0.25}}
+tls: {mode: passthrough}
+quic: allow
+metrics: {listen: off}
+admin: {socket: /tmp/x.sock}
+`)
+	base := func(name string, rate policy.Rate) *policy.Budget {
+		b := defaultBudget()
+		b.Name, b.Rate = name, rate
+		return b
+	}
+	store := &policy.Budget{
+		Name: "store",
+		Match: policy.Match{
+			Hosts: []policy.HostPattern{
+				{Name: "store.example.com"},
+				{Suffix: ".store.example.com"},
+				{Any: true},
+				{Name: "2001:db8::1"},
+				{Name: "::1"},
+				{Name: "203.0.113.7"},
+				{Prefix: netip.MustParsePrefix("203.0.113.0/24")},
+				{Prefix: netip.MustParsePrefix("10.0.0.0/8")},
+				{Prefix: netip.MustParsePrefix("2001:db8::/33")},
+			},
+			Ports:      []uint16{8080},
+			PortsNamed: true,
+			Path:       "/api/",
+			Methods:    []string{"GET", "M-SEARCH"},
+		},
+		Rate:       policy.Rate{Count: 90, Every: time.Minute},
+		Burst:      2.5,
+		OnFull:     policy.Drop,
+		Cooldown:   policy.Cooldown{Default: 250 * time.Millisecond, Max: 90 * time.Minute, Spread: 0.25, Statuses: []int{429, 999}},
+		Recovery:   policy.Recovery{Factor: 1, Step: 1},
+		Mode:       policy.Shadow,
+		FailClosed: true,
+	}
+	third := base("third", policy.Rate{Count: 10, Every: 30 * time.Second})
+	third.Unit, third.Per, third.Mode = policy.Connections, policy.PerExit, policy.Off
+	third.Cooldown.Default, third.Cooldown.Max, third.Cooldown.Spread = 500*time.Millisecond, 500*time.Millisecond, 0.25
+	want := &policy.Policy{
+		Scope: policy.Scope{
+			Cgroups: []string{"/user.slice", "/system.slice/crawler.service"},
+			Exclude: []string{"/system.slice/ssh.service"},
+		},
+		Exits: []policy.Exit{
+			{Name: "wg0", Interface: "wg0"},
+			{Name: "alias-2", Source: netip.MustParseAddr("203.0.113.7")},
+			{Name: "marked", Mark: 0x2a},
+		},
+		Budgets: []*policy.Budget{base("budget-1", policy.Rate{Count: 2, Every: time.Second}), store, third},
+		Admin:   policy.Admin{Socket: "/tmp/x.sock"},
+	}
+	for i := range want.Budgets {
+		if i < len(got.Budgets) && !reflect.DeepEqual(got.Budgets[i], want.Budgets[i]) {
+			t.Errorf("budgets[%d]: got %+v, want %+v", i, got.Budgets[i], want.Budgets[i])
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestListen(t *testing.T) {
+	for _, c := range []struct{ listen, want string }{
+		{`127.0.0.1:9477`, "127.0.0.1:9477"},
+		{`"[::1]:9477"`, "[::1]:9477"},
+		{`":9477"`, ":9477"},
+		{`localhost:0`, "localhost:0"},
+		{`""`, ""},
+		{`off`, ""},
+	} {
+		if got := mustParse(t, "metrics: {listen: "+c.listen+"}").Metrics.Listen; got != c.want {
+			t.Errorf("listen %s: got %q, want %q", c.listen, got, c.want)
+		}
+	}
+	for _, bad := range []string{"127.0.0.1", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:http", "256.0.0.1:80", "::1:9477"} {
+		_, err := Parse("f", []byte(`metrics: {listen: "`+bad+`"}`))
+		want := `f:1: metrics.listen: "` + bad + `" is no host:port; write it as 127.0.0.1:9477, or off for none`
+		if err == nil || err.Error() != want {
+			t.Errorf("listen %s: got %v, want %s", bad, err, want)
+		}
+	}
+}
+
+func TestRates(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want policy.Rate
+	}{
+		{"1/s", policy.Rate{Count: 1, Every: time.Second}},
+		{"90/min", policy.Rate{Count: 90, Every: time.Minute}},
+		{"90/m", policy.Rate{Count: 90, Every: time.Minute}},
+		{"0.0056/s", policy.Rate{Count: 0.0056, Every: time.Second}},
+		{"5000/h", policy.Rate{Count: 5000, Every: time.Hour}},
+		{"1/d", policy.Rate{Count: 1, Every: 24 * time.Hour}},
+		{"10/10s", policy.Rate{Count: 10, Every: 10 * time.Second}},
+		{"1000000/s", policy.Rate{Count: 1e6, Every: time.Second}},
+		{"1/30d", policy.Rate{Count: 1, Every: 30 * 24 * time.Hour}},
+	} {
+		got, err := parseRate(c.text)
+		if err != nil || got != c.want {
+			t.Errorf("%s: got %+v, %v; want %+v", c.text, got, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/egressd/egressd/policy"
+)
+
+// checkBudget fails if a budget could not be compiled into a cell: whatever
+// is parsed must be in range.
+func checkBudget(t *testing.T, b *policy.Budget) {
+	t.Helper()
+	interval := b.Rate.Interval()
+	switch {
+	case b.Name == "" || strings.ContainsAny(b.Name, "/ \t\n"):
+		t.Errorf("name %q is no part of a lane id", b.Name)
+	case interval < minInterval || interval > maxInterval+1:
+		t.Errorf("%s: interval %v is out of range", b.Name, interval)
+	case b.Burst < 1 || b.Burst*float64(interval) > 1.01*float64(maxRefill)+float64(time.Second):
+		t.Errorf("%s: burst %v at interval %v is out of range", b.Name, b.Burst, interval)
+	case len(b.Match.Ports) == 0:
+		t.Errorf("%s: no ports", b.Name)
+	case b.Match.Path != "" && b.Match.Path[0] != '/':
+		t.Errorf("%s: path %q", b.Name, b.Match.Path)
+	case b.Queue.Max < 0 || b.Queue.MaxWait < 0 || b.Queue.MaxWait > 24*time.Hour:
+		t.Errorf("%s: queue %+v", b.Name, b.Queue)
+	case b.Cooldown.Default <= 0 || b.Cooldown.Default > b.Cooldown.Max || b.Cooldown.Max > 24*time.Hour:
+		t.Errorf("%s: cooldown %+v", b.Name, b.Cooldown)
+	case !(0 <= b.Cooldown.Spread && b.Cooldown.Spread <= 1) || len(b.Cooldown.Statuses) == 0:
+		t.Errorf("%s: cooldown %+v", b.Name, b.Cooldown)
+	case !(0 < b.Recovery.Factor && b.Recovery.Factor <= 1) || b.Recovery.Step < 1:
+		t.Errorf("%s: recovery %+v", b.Name, b.Recovery)
+	}
+	for _, port := range b.Match.Ports {
+		if port == 0 {
+			t.Errorf("%s: port 0", b.Name)
+		}
+	}
+	for _, h := range b.Match.Hosts {
+		set := 0
+		for _, is := range []bool{h.Name != "", h.Suffix != "", h.Any, h.Prefix.IsValid()} {
+			if is {
+				set++
+			}
+		}
+		if set != 1 || h.Name != strings.ToLower(h.Name) || h.Suffix != strings.ToLower(h.Suffix) {
+			t.Errorf("%s: host %+v", b.Name, h)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.yml")
+	if err != nil || len(files) == 0 {
+		f.Fatalf("no seeds: %v", err)
+	}
+	for _, file := range append(files, example) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := Parse("f", text)
+		if (p == nil) == (err == nil) {
+			t.Fatalf("got %v and error %v, want one of them", p, err)
+		}
+		if err != nil {
+			checkErrors(t, err, text)
+			return
+		}
+		if len(p.Scope.Cgroups) == 0 {
+			t.Error("a policy for no process")
+		}
+		names := map[string]bool{}
+		for _, b := range p.Budgets {
+			if names[b.Name] {
+				t.Errorf("two budgets are named %s", b.Name)
+			}
+			names[b.Name] = true
+			checkBudget(t, b)
+		}
+		exits := map[string]bool{policy.DirectExit: true}
+		for _, e := range p.Exits {
+			set := 0
+			for _, is := range []bool{e.Interface != "", e.Source.IsValid(), e.Mark != 0} {
+				if is {
+					set++
+				}
+			}
+			if set != 1 || e.Name == "" || exits[e.Name] {
+				t.Errorf("exit %+v", e)
+			}
+			exits[e.Name] = true
+		}
+		if got := Describe(p); len(got) != len(p.Budgets) {
+			t.Errorf("%d lines describe %d budgets", len(got), len(p.Budgets))
+		}
+	})
+}
+
+// checkErrors fails if an editor could not follow the errors.
+func checkErrors(t *testing.T, err error, text []byte) {
+	t.Helper()
+	var errs Errors
+	if !errors.As(err, &errs) || len(errs) == 0 {
+		t.Fatalf("error %v of type %T, want Errors", err, err)
+	}
+	// YAML knows more line breaks than this one: CR, NEL, LS and PS.
+	lines := 1 + strings.Count(strings.NewReplacer("\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n").Replace(string(text)), "\n")
+	last := 1
+	for _, e := range errs {
+		if e.Line < last || e.Line > lines {
+			t.Errorf("line %d of %d after line %d: %v", e.Line, lines, last, e)
+		}
+		last = e.Line
+		if e.Msg == "" || strings.ContainsAny(e.Msg, "\n\r") {
+			t.Errorf("message %q is not one line", e.Msg)
+		}
+	}
+}
+
+func FuzzParseLimit(f *testing.F) {
+	for _, seed := range []string{
+		"store.example.com=1/s", "*:81=90/min,burst=5", "[::1]:443=1/s", "2001:db8::/32=0.1/s", "a:b:c=1/s", "=", "a=1/s,burst=",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		b, err := ParseLimit(text)
+		if (b == nil) == (err == nil) {
+			t.Fatalf("got %v and error %v, want one of them", b, err)
+		}
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\r") {
+				t.Errorf("error %q is not one line", err)
+			}
+			return
+		}
+		checkBudget(t, b)
+		if len(b.Match.Hosts) != 1 {
+			t.Errorf("%d hosts, want 1", len(b.Match.Hosts))
+		}
+	})
+}

@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/egressd/egressd/policy/ledger"
+)
+
+// Facts is what is known of a request, or of a connection, when it must be
+// admitted. Its strings may be views of a buffer: the engine copies what it
+// keeps.
+type Facts struct {
+	Host   string         // lower case, without port or trailing dot; canonical address text where no name is known
+	Dest   netip.AddrPort // where the connection goes: its port, and its address for CIDR matches
+	Method string         // "" where the inside is not seen
+	Path   string         // "" where the inside is not seen
+	Exit   string         // name of the exit
+}
+
+// Admission is what asks to be admitted.
+type Admission uint8
+
+// Admissions, and the units of the budgets that they spend.
+const (
+	ForRequest        Admission = iota // an HTTP request: unit requests
+	ForHTTPConnection                  // an HTTP connection that just opened: unit connections
+	ForOpaque                          // a connection whose inside is not seen: both units
+)
+
+// Index is where the keys of lanes and the numbers of their cells outlive the
+// daemon, beside the ledger. The engine calls Put and Delete one at a time.
+type Index interface {
+	Range(func(LaneKey, uint32) bool) error
+	Put(LaneKey, uint32) error
+	Delete(LaneKey) error
+}
+
+// Engine finds the lanes of requests. It owns the lanes, and through them the
+// cells; policies come and go by Swap.
+//
+// Safe for concurrent use. Select takes no lock and allocates nothing where
+// the lanes exist.
+type Engine struct {
+	state atomic.Pointer[state]
+	table []atomic.Pointer[Lane] // chains by hash; read without lock, written under mu
+	seed  maphash.Seed
+
+	tallies atomic.Pointer[map[labels]*Tally]
+	meters  atomic.Pointer[map[string]*ExitMeter]
+
+	dropped atomic.Uint64
+	evicted atomic.Uint64
+
+	mu       sync.Mutex
+	cells    []ledger.Cell // cells[0] is never used
+	index    Index         // nil: the lanes die with the daemon
+	owners   map[string]*owner
+	lanes    map[*Lane]struct{} // with a cell of the ledger, in the table
+	overflow map[*owner]*Lane   // for what found no cell
+	retired  []*Lane            // of budgets that are gone, still in use
+	free     []uint32
+	rescan   ledger.Time // no eviction is tried before
+}
+
+// state is what Swap replaces.
+type state struct {
+	policy  *Policy
+	matcher *matcher
+	rules   map[*owner]*rule
+}
+
+// owner stands for a budget's name through all policies.
+type owner struct{ number uint64 }
+
+// labels are the key of a Tally.
+type labels struct{ destination, exit string }
+
+// maxTallies bounds tallies and meters. Their keys are names of the policy
+// file, so only a history of many reloads comes near.
+const maxTallies = 4096
+
+// errNoCells says that the ledger has no room for a lane.
+var errNoCells = errors.New("the ledger needs at least two cells")
+
+// NewEngine takes over the cells, whose lanes index names: lanes of budgets
+// that p still has go on with their state, the other cells are free. A probe
+// that was under way when the last daemon ended is forgotten.
+//
+// cells must stay mapped as long as the engine is used; index may be nil.
+func NewEngine(p *Policy, cells []ledger.Cell, index Index, now ledger.Time) (*Engine, error) {
+	if len(cells) < 2 {
+		return nil, fmt.Errorf("make engine with %d cells: %w", len(cells), errNoCells)
+	}
+	size := 16
+	for size < len(cells) {
+		size *= 2
+	}
+	e := &Engine{
+		table:    make([]atomic.Pointer[Lane], size),
+		seed:     maphash.MakeSeed(),
+		cells:    cells,
+		index:    index,
+		owners:   map[string]*owner{},
+		lanes:    map[*Lane]struct{}{},
+		overflow: map[*owner]*Lane{},
+	}
+	e.tallies.Store(&map[labels]*Tally{})
+	e.meters.Store(&map[string]*ExitMeter{})
+	e.state.Store(e.compile(p))
+	taken, err := e.recover(now)
+	if err != nil {
+		return nil, err
+	}
+	for n := len(cells) - 1; n > 0; n-- {
+		if !taken[n] {
+			e.free = append(e.free, uint32(n))
+		}
+	}
+	return e, nil
+}
+
+// recover makes the lanes that index names and reports which cells they have.
+func (e *Engine) recover(now ledger.Time) (taken []bool, err error) {
+	taken = make([]bool, len(e.cells))
+	if e.index == nil {
+		return taken, nil
+	}
+	s := e.state.Load()
+	var gone []LaneKey
+	err = e.index.Range(func(key LaneKey, n uint32) bool {
+		var r *rule
+		if o := e.owners[key.Budget]; o != nil {
+			r = s.rules[o]
+		}
+		if r == nil || n == 0 || int(n) >= len(e.cells) || taken[n] || !r.shapes(key) {
+			gone = append(gone, key)
+			return true
+		}
+		taken[n] = true
+		cell := &e.cells[n]
+		cell.EndProbe()
+		for _, w := range []*atomic.Uint64{&cell.OpenUntil, &cell.TAT} { // words that make no sense must not hold a lane forever
+			if w.Load() > uint64(now.Add(maxCooldown)) {
+				w.Store(uint64(now))
+			}
+		}
+		r.configure(cell, now)
+		e.insert(e.newLane(r, key, r.labelOf(s.matcher, key), n, cell, now))
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the index of lanes: %w", err)
+	}
+	for _, key := range gone {
+		if err := e.index.Delete(key); err != nil {
+			e.dropped.Add(1)
+		}
+	}
+	return taken, nil
+}
+
+// shapes reports whether the key tells apart what the rule tells apart.
+func (r *rule) shapes(k LaneKey) bool {
+	return (k.Destination != "") == (r.Per&PerDestination != 0) && (k.Exit != "") == (r.Per&PerExit != 0)
+}
+
+// labelOf is the label for a lane of which only the key is known.
+func (r *rule) labelOf(m *matcher, k LaneKey) string {
+	if k.Destination == "" {
+		return r.label
+	}
+	for _, c := range m.find(k.Destination) {
+		if c.rule != r {
+			continue
+		}
+		if c.named {
+			return c.label
+		}
+		addr, _ := hostAddr(k.Destination)
+		if label, ok := c.where(k.Destination, netip.AddrPortFrom(addr, c.anyPort())); ok {
+			return label
+		}
+	}
+	return r.label
+}
+
+// compile makes the state for a policy. Under e.mu, or before e is shared.
+func (e *Engine) compile(p *Policy) *state {
+	m, rules := compile(p, func(name string) *owner {
+		o := e.owners[name]
+		if o == nil {
+			o = &owner{number: uint64(len(e.owners) + 1)}
+			e.owners[name] = o
+		}
+		return o
+	})
+	s := &state{policy: p, matcher: m, rules: map[*owner]*rule{}}
+	for _, r := range rules {
+		s.rules[r.owner] = r
+	}
+	return s
+}
+
+// Policy is the policy in force.
+func (e *Engine) Policy() *Policy { return e.state.Load().policy }
+
+// Swap puts p in force at now. Lanes of budgets whose name remains keep their
+// state, with what waits in their cells rescaled to the new limits; the others
+// end, and what they hold is free to go. The gate wants to know: see
+// gate.Reconfigured.
+func (e *Engine) Swap(p *Policy, now ledger.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.compile(p)
+	e.state.Store(s)
+	for l := range e.lanes {
+		if r := s.rules[l.owner]; r != nil {
+			l.budget.Store(r.Budget)
+			r.configure(l.Cell, now)
+			continue
+		}
+		e.remove(l)
+		l.Cell.Configure(0, 0, now)
+		l.Cell.ClearCooldown(now)
+		e.retired = append(e.retired, l)
+	}
+	for o, l := range e.overflow {
+		if r := s.rules[o]; r != nil {
+			l.budget.Store(r.Budget)
+			r.configure(l.Cell, now)
+			continue
+		}
+		l.retired.Store(true)
+		delete(e.overflow, o)
+	}
+	e.rescan = 0
+	e.sweep()
+}
+
+// specificity is the order of shapes in the result of Select.
+var specificity = [...]Per{PerDestination | PerExit, PerDestination, PerExit, 0}
+
+// Select appends the lanes of a request to dst, the most specific first:
+// destination and exit, destination, exit, neither. Of the budgets that match,
+// the first of each such shape wins, in file order; a budget in mode Shadow
+// wins like one that is enforced, one that is Off is not there. Lanes are made
+// on demand.
+//
+// Where the ledger is full of lanes in use, requests of a budget share one
+// lane that overflows it: they wait for each other, but are not let go
+// uncounted.
+func (e *Engine) Select(dst []*Lane, f *Facts, a Admission, now ledger.Time) []*Lane {
+	s := e.state.Load()
+	found := s.matcher.find(f.Host)
+	var rules [len(specificity)]*rule
+	var names [len(specificity)]string
+	seen := uint8(0)
+	for i := range found {
+		c := &found[i]
+		if seen&c.bit != 0 || !c.admits(f, a) {
+			continue
+		}
+		if label, ok := c.where(f.Host, f.Dest); ok {
+			seen |= c.bit
+			rules[c.Per], names[c.Per] = c.rule, label
+		}
+	}
+	if seen == 0 {
+		return dst
+	}
+	for _, shape := range specificity {
+		if r := rules[shape]; r != nil {
+			dst = append(dst, e.lane(r, names[shape], f, now))
+		}
+	}
+	return dst
+}
+
+// Wants reports whether a request for host at dest could fall under any
+// budget, whatever its method, path and unit. A connection that nothing wants
+// need not be looked into.
+func (e *Engine) Wants(host string, dest netip.AddrPort) bool {
+	found := e.state.Load().matcher.find(host)
+	for i := range found {
+		if _, ok := found[i].where(host, dest); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// lane finds or makes the lane of r for f.
+func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
+	key := LaneKey{Budget: r.Name}
+	if r.Per&PerDestination != 0 {
+		key.Destination = f.Host
+	}
+	if r.Per&PerExit != 0 {
+		key.Exit = f.Exit
+		if key.Exit == "" {
+			key.Exit = DirectExit
+		}
+	}
+	hash := e.hash(r.owner, key)
+	l := e.find(r.owner, key, hash)
+	if l == nil {
+		l = e.create(r, key, label, now)
+	}
+	if used := l.used.Load(); used+uint64(time.Millisecond) < uint64(now) { // spares the cache line
+		l.used.Store(uint64(now))
+	}
+	return l
+}
+
+func (e *Engine) hash(o *owner, k LaneKey) uint64 {
+	h := o.number * 0x9e3779b97f4a7c15
+	if k.Destination != "" {
+		h ^= maphash.String(e.seed, k.Destination)
+	}
+	if k.Exit != "" {
+		h = h<<17 | h>>47
+		h ^= maphash.String(e.seed, k.Exit)
+	}
+	return h ^ h>>32
+}
+
+func (e *Engine) find(o *owner, k LaneKey, hash uint64) *Lane {
+	for l := e.table[hash&uint64(len(e.table)-1)].Load(); l != nil; l = l.next.Load() {
+		if l.hash == hash && l.owner == o && l.Key.Destination == k.Destination && l.Key.Exit == k.Exit {
+			return l
+		}
+	}
+	return nil
+}
+
+// create makes the lane that find did not find.
+func (e *Engine) create(r *rule, key LaneKey, label string, now ledger.Time) *Lane {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l := e.find(r.owner, key, e.hash(r.owner, key)); l != nil {
+		return l
+	}
+	r = e.state.Load().rules[r.owner]
+	if r == nil { // a Swap went by: the budget is gone, and nothing holds this request
+		l := e.newLane(&rule{Budget: &Budget{Name: key.Budget, Mode: Off}, owner: &owner{}}, key, label, 0, new(ledger.Cell), now)
+		l.retired.Store(true)
+		return l
+	}
+	key.Destination, key.Exit = strings.Clone(key.Destination), strings.Clone(key.Exit)
+	n, ok := e.allocate(now)
+	if !ok {
+		return e.overflowing(r, now)
+	}
+	cell := &e.cells[n]
+	cell.Reset()
+	r.configure(cell, now)
+	l := e.newLane(r, key, label, n, cell, now)
+	e.insert(l)
+	if e.index != nil {
+		if err := e.index.Put(key, n); err != nil {
+			e.dropped.Add(1) // the lane works; it will not outlive the daemon
+		}
+	}
+	return l
+}
+
+// overflowing is the lane that requests of r share when no cell is left.
+func (e *Engine) overflowing(r *rule, now ledger.Time) *Lane {
+	e.dropped.Add(1)
+	l := e.overflow[r.owner]
+	if l == nil {
+		cell := new(ledger.Cell)
+		r.configure(cell, now)
+		l = e.newLane(r, LaneKey{Budget: r.Name, Destination: OtherLabel, Exit: OtherLabel}, OtherLabel, 0, cell, now)
+		e.overflow[r.owner] = l
+	}
+	return l
+}
+
+func (e *Engine) newLane(r *rule, key LaneKey, label string, n uint32, cell *ledger.Cell, now ledger.Time) *Lane {
+	exit, meter := AllExits, (*ExitMeter)(nil)
+	if key.Exit != "" {
+		exit, meter = key.Exit, e.Meter(key.Exit)
+	}
+	l := &Lane{Key: key, Number: n, Cell: cell, Label: label, Meter: meter, id: key.String(), owner: r.owner, hash: e.hash(r.owner, key)}
+	l.budget.Store(r.Budget)
+	l.used.Store(uint64(now))
+	l.Tally = e.Tally(label, exit)
+	return l
+}
+
+func (e *Engine) insert(l *Lane) {
+	head := &e.table[l.hash&uint64(len(e.table)-1)]
+	l.next.Store(head.Load())
+	head.Store(l)
+	e.lanes[l] = struct{}{}
+}
+
+// remove takes a lane out of the table, so that no new request finds it.
+func (e *Engine) remove(l *Lane) {
+	l.retired.Store(true)
+	delete(e.lanes, l)
+	if e.index != nil {
+		if err := e.index.Delete(l.Key); err != nil {
+			e.dropped.Add(1)
+		}
+	}
+	link := &e.table[l.hash&uint64(len(e.table)-1)]
+	for at := link.Load(); at != nil; at = link.Load() {
+		if at == l {
+			link.Store(l.next.Load()) // l keeps its next: who stands on it walks on
+			return
+		}
+		link = &at.next
+	}
+}
+
+// allocate finds a free cell, if need be by ending idle lanes.
+func (e *Engine) allocate(now ledger.Time) (n uint32, ok bool) {
+	if len(e.free) == 0 {
+		e.sweep()
+	}
+	if len(e.free) == 0 && now >= e.rescan {
+		e.evict(now)
+	}
+	if len(e.free) == 0 {
+		return 0, false
+	}
+	n = e.free[len(e.free)-1]
+	e.free = e.free[:len(e.free)-1]
+	return n, true
+}
+
+// minIdle keeps lanes that a request may just have been given by Select.
+const minIdle = 10 * time.Second
+
+// evict ends idle lanes, those unused the longest first. A look at every lane
+// is dear, so that it frees many at once and is not repeated within a second.
+func (e *Engine) evict(now ledger.Time) {
+	e.rescan = now.Add(time.Second)
+	var idle []*Lane
+	for l := range e.lanes {
+		if now.Sub(l.LastUsed()) >= minIdle && l.idle(now) {
+			idle = append(idle, l)
+		}
+	}
+	slices.SortFunc(idle, func(a, b *Lane) int { return cmp.Compare(b.LastUsed(), a.LastUsed()) })
+	idle = idle[max(0, len(idle)-max(1, len(e.cells)/16)):]
+	for _, l := range idle {
+		e.remove(l)
+		e.free = append(e.free, l.Number)
+		e.evicted.Add(1)
+	}
+}
+
+// sweep frees the cells of ended lanes that nobody uses any more.
+func (e *Engine) sweep() {
+	e.retired = slices.DeleteFunc(e.retired, func(l *Lane) bool {
+		if l.Waiting.Load() > 0 || l.InFlight.Load() > 0 {
+			return false
+		}
+		e.free = append(e.free, l.Number)
+		return true
+	})
+}
+
+// Lanes are the lanes that exist, in the order of their ids.
+func (e *Engine) Lanes() []*Lane {
+	e.mu.Lock()
+	out := make([]*Lane, 0, len(e.lanes)+len(e.overflow))
+	for l := range e.lanes {
+		out = append(out, l)
+	}
+	for _, l := range e.overflow {
+		out = append(out, l)
+	}
+	e.mu.Unlock()
+	slices.SortFunc(out, func(a, b *Lane) int { return strings.Compare(a.id, b.id) })
+	return out
+}
+
+// Find returns the lane with an id as LaneKey.String writes it, or nil.
+func (e *Engine) Find(id string) *Lane {
+	for _, l := range e.Lanes() {
+		if l.id == id {
+			return l
+		}
+	}
+	return nil
+}
+
+// Dropped is the number of keys for which there was no room: requests that
+// fell into a lane of overflow, and lanes that the index does not know.
+func (e *Engine) Dropped() uint64 { return e.dropped.Load() }
+
+// Evicted is the number of idle lanes that made room for others.
+func (e *Engine) Evicted() uint64 { return e.evicted.Load() }
+
+// Tally is the counter for a destination label and an exit, made on demand.
+// The labels must come from the policy file, or be OtherLabel or AllExits.
+// Does not allocate where the tally exists.
+func (e *Engine) Tally(destination, exit string) *Tally {
+	return fetch(&e.tallies, labels{destination, exit}, labels{OtherLabel, OtherLabel}, func(k labels) (labels, *Tally) {
+		k = labels{strings.Clone(k.destination), strings.Clone(k.exit)}
+		return k, newTally(k.destination, k.exit)
+	})
+}
+
+// OtherTally is the counter for what no budget names.
+func (e *Engine) OtherTally(exit string) *Tally { return e.Tally(OtherLabel, exit) }
+
+// Meter is the meter of an exit, made on demand. Does not allocate where it
+// exists.
+func (e *Engine) Meter(exit string) *ExitMeter {
+	return fetch(&e.meters, exit, OtherLabel, func(exit string) (string, *ExitMeter) {
+		exit = strings.Clone(exit)
+		return exit, &ExitMeter{Exit: exit}
+	})
+}
+
+// Tallies are all tallies, in no order. They are never taken away.
+func (e *Engine) Tallies() []*Tally { return values(&e.tallies) }
+
+// Meters are the meters of all exits, in no order.
+func (e *Engine) Meters() []*ExitMeter { return values(&e.meters) }

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"time"
+
+	"github.com/egressd/egressd/policy/ledger"
+)
+
+// EventKind says what happened. The set is closed.
+type EventKind string
+
+// Kinds of events.
+const (
+	EventDispatch     EventKind = "dispatch"      // a request was let go; only recorded while someone listens
+	EventCooldown     EventKind = "cooldown"      // a lane was closed, or for longer than it was
+	EventPenalty      EventKind = "penalty"       // a lane was closed and slowed
+	EventReopened     EventKind = "reopened"      // the probe succeeded
+	EventRefused      EventKind = "refused"       // a request was refused here
+	EventReload       EventKind = "reload"        // a new policy is in force
+	EventReloadFailed EventKind = "reload_failed" // a new policy was bad; the old one stays
+	EventCanary       EventKind = "canary"        // the self-test changed its mind
+	EventUntouched    EventKind = "untouched"     // connections that policy names went by
+	EventFlowError    EventKind = "flow_error"    // a connection whose flow record or bytes made no sense
+	EventUnreachable  EventKind = "unreachable"   // the destination could not be reached
+	EventExitMismatch EventKind = "exit_mismatch" // the client's exit could not be kept
+)
+
+// Event is one thing that happened. Events are small values: keeping many
+// allocates nothing but the strings that their makers did.
+type Event struct {
+	At     ledger.Time
+	Kind   EventKind
+	Lane   string        // id of the lane, "" where none is concerned
+	Wait   time.Duration // dispatch: the time in the gate; cooldown, penalty: until the lane opens; refused: Retry-After
+	Detail string        // for people
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ledger holds the cells in which budgets are kept: fixed records of
+// integers that the daemon and the kernel programs change side by side,
+// without locks, in one piece of shared memory.
+//
+// A Cell is only ever used in place. Copying one copies its words without
+// their meaning: the kernel would go on changing the original.
+package ledger
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// Time is an instant of CLOCK_MONOTONIC in nanoseconds: the clock of
+// bpf_ktime_get_ns and of every word in the ledger. It starts near zero at
+// boot and never goes back.
+type Time uint64
+
+// Add returns t+d. A sum below zero is zero, one above the range its end.
+func (t Time) Add(d time.Duration) Time {
+	if d < 0 {
+		if back := Time(-d); back < t {
+			return t - back
+		}
+		return 0
+	}
+	if sum := t + Time(d); sum >= t {
+		return sum
+	}
+	return ^Time(0)
+}
+
+// Sub returns t-u, which is negative when u is later. Differences beyond the
+// range of time.Duration are cut to it.
+func (t Time) Sub(u Time) time.Duration {
+	const limit = Time(1<<63 - 1)
+	if t >= u {
+		return time.Duration(min(t-u, limit))
+	}
+	return -time.Duration(min(u-t, limit))
+}
+
+// CellSize is the size of a Cell in bytes, in Go and in bpf/cell.h.
+const CellSize = 128
+
+// Bits of Cell.Flags. bpf/cell.h has the same names.
+const (
+	// FlagHalf is set by a penalty and says: after the lane reopens, one
+	// probe goes first. It falls when an answer to a request of the current
+	// epoch is a success.
+	FlagHalf uint64 = 1 << iota
+	// FlagProbing says that the probe is under way. Only meaningful together
+	// with FlagHalf.
+	FlagProbing
+)
+
+// Cell is the state of one lane. All words are read and written atomically;
+// the zero Cell grants everything (interval 0).
+//
+// The layout is shared with bpf/cell.h: 16 words of 8 bytes.
+type Cell struct {
+	TAT          atomic.Uint64 // theoretical arrival time of GCRA, Time
+	OpenUntil    atomic.Uint64 // the lane is closed before this Time (the cooldown)
+	Interval     atomic.Uint64 // ns per unit of cost now; a slowed lane has more than BaseInterval
+	Tolerance    atomic.Uint64 // ns by which TAT may be ahead: (burst-1)*BaseInterval
+	Epoch        atomic.Uint64 // grows by one with every penalty that slowed the lane
+	Flags        atomic.Uint64
+	BaseInterval atomic.Uint64 // ns per unit of cost that the policy allows
+	Granted      atomic.Uint64 // units granted
+	Held         atomic.Uint64 // requests that had to wait
+	Refused      atomic.Uint64 // requests refused locally
+	Limited      atomic.Uint64 // answers that were limits (429 and the like)
+	_            [5]uint64
+}
+
+// Cells views mem, whose start must be 8-byte aligned, as cells. The result
+// shares mem and is valid only as long as mem is.
+func Cells(mem []byte) ([]Cell, error) {
+	if len(mem)%CellSize != 0 {
+		return nil, fmt.Errorf("ledger memory of %d bytes is no multiple of %d", len(mem), CellSize)
+	}
+	if len(mem) == 0 {
+		return nil, nil
+	}
+	p := unsafe.Pointer(unsafe.SliceData(mem))
+	if uintptr(p)%8 != 0 {
+		return nil, fmt.Errorf("ledger memory is not aligned to 8 bytes")
+	}
+	return unsafe.Slice((*Cell)(p), len(mem)/CellSize), nil
+}
+
+// Grant is what a Take took: what Refund, Penalize and Reward need to know of
+// it later. The zero Grant stands for nothing taken.
+type Grant struct {
+	Epoch uint64 // Cell.Epoch when the unit was taken
+	TAT   uint64 // Cell.TAT that the unit left behind
+	Span  uint64 // ns by which it moved Cell.TAT
+	Probe bool   // it is the probe of a lane that reopens: see FlagProbing
+}
+
+// Acquire takes cost units at now and reports whether they were granted. If
+// not, wait says how long it takes at least until they could be: by the
+// cooldown, by the pace, or, for a probe under way, zero (nobody can say).
+//
+// It is GCRA by compare-and-swap: in any window of length d no more than
+// burst + rate*d units are granted, whoever else takes from the cell in the
+// kernel or here. Safe for concurrent use; never allocates.
+func (c *Cell) Acquire(now Time, cost uint64) (wait time.Duration, granted bool) {
+	_, wait, granted = c.Take(now, cost)
+	return wait, granted
+}
+
+// Take is Acquire for callers that will hear how the unit fared.
+func (c *Cell) Take(now Time, cost uint64) (g Grant, wait time.Duration, granted bool) {
+	// The epoch is read first: a penalty that falls between here and the swap
+	// below closes the lane before it changes the epoch, so that no unit is
+	// ever counted to an epoch that began after it was taken.
+	g.Epoch = c.Epoch.Load()
+	if f := c.Flags.Load(); f&FlagHalf != 0 {
+		if wait = c.wait(now); wait > 0 {
+			return Grant{}, wait, false
+		}
+		if f&FlagProbing != 0 || !c.Flags.CompareAndSwap(f, f|FlagProbing) {
+			return Grant{}, 0, false
+		}
+		g.Probe = true
+	}
+	for {
+		if until := Time(c.OpenUntil.Load()); now < until {
+			break
+		}
+		tat := c.TAT.Load()
+		base := max(tat, uint64(now))
+		if base-uint64(now) > c.Tolerance.Load() {
+			break
+		}
+		g.Span = cost * c.Interval.Load()
+		g.TAT = base + g.Span
+		if c.TAT.CompareAndSwap(tat, g.TAT) {
+			c.Granted.Add(cost)
+			return g, 0, true
+		}
+	}
+	if g.Probe {
+		c.EndProbe()
+	}
+	return Grant{}, c.wait(now), false
+}
+
+// Peek reports, without taking anything, whether Take would grant a unit at
+// now. If not, wait is as in Acquire.
+func (c *Cell) Peek(now Time) (wait time.Duration, ready bool) {
+	if wait = c.wait(now); wait > 0 {
+		return wait, false
+	}
+	return 0, c.Flags.Load()&(FlagHalf|FlagProbing) != FlagHalf|FlagProbing
+}
+
+// wait is the time from now until the cooldown and the pace allow the next
+// unit; zero if they allow it now.
+func (c *Cell) wait(now Time) time.Duration {
+	at := max(Time(c.OpenUntil.Load()), now)
+	if tat, tolerance := Time(c.TAT.Load()), Time(c.Tolerance.Load()); tat > tolerance {
+		at = max(at, tat-tolerance)
+	}
+	return at.Sub(now)
+}
+
+// After is the time from now until the cooldown and the present pace allow the
+// unit that comes after ahead others; zero if it might go now. It is what
+// someone who joins a queue has to expect, if nothing else happens.
+func (c *Cell) After(now Time, ahead uint64) time.Duration {
+	from := max(Time(c.OpenUntil.Load()), now)
+	at := max(Time(c.TAT.Load()), from).Add(time.Duration(min(ahead*c.Interval.Load(), 1<<62)))
+	return max(from, at.Add(-time.Duration(c.Tolerance.Load()))).Sub(now)
+}
+
+// EndProbe says that the probe under way came to nothing (no answer, or no
+// dispatch): the next request becomes the probe.
+func (c *Cell) EndProbe() {
+	c.Flags.And(^FlagProbing)
+}
+
+// Probing reports whether the lane waits for the answer to its probe.
+func (c *Cell) Probing() bool {
+	return c.Flags.Load()&(FlagHalf|FlagProbing) == FlagHalf|FlagProbing
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Redirects says which connections the proxy must look at. A name is only
+// known after the first look, so a budget that matches names, or everything,
+// asks for its ports at any address; one that only matches addresses asks for
+// those alone. Loopback and link-local addresses count where the policy file
+// names them, their port, or localhost.
+func (p *Policy) Redirects() Redirects {
+	type prefix struct {
+		text string
+		port uint16
+	}
+	ports := map[uint16]PortRedirect{}
+	prefixes := map[prefix]PrefixRedirect{}
+	for _, b := range p.Budgets {
+		if b.Mode == Off {
+			continue
+		}
+		names, local := len(b.Match.Hosts) == 0, b.Match.PortsNamed
+		for _, h := range b.Match.Hosts {
+			addrs, is := h.addresses()
+			if !is {
+				names = true
+				local = local || h.Name == "localhost" || strings.HasSuffix(h.Name, ".localhost") || h.Suffix == ".localhost"
+				continue
+			}
+			for _, port := range b.Match.Ports {
+				key := prefix{addrs.Masked().String(), port}
+				r := prefixes[key]
+				r.Prefix, r.Port, r.FailClosed = addrs.Masked(), port, r.FailClosed || b.FailClosed
+				prefixes[key] = r
+			}
+		}
+		if !names {
+			continue
+		}
+		for _, port := range b.Match.Ports {
+			r := ports[port]
+			r.Port, r.Local, r.FailClosed = port, r.Local || local, r.FailClosed || b.FailClosed
+			ports[port] = r
+		}
+	}
+	out := Redirects{Exits: p.Exits}
+	for _, r := range ports {
+		out.Ports = append(out.Ports, r)
+	}
+	for _, r := range prefixes {
+		out.Prefixes = append(out.Prefixes, r)
+	}
+	slices.SortFunc(out.Ports, func(a, b PortRedirect) int { return cmp.Compare(a.Port, b.Port) })
+	slices.SortFunc(out.Prefixes, func(a, b PrefixRedirect) int {
+		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), cmp.Compare(a.Port, b.Port))
+	})
+	return out
+}

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+
+# Installs the Debian packages that a make target needs:
+#
+#	install-deps.sh demo|test|bench|profile|generate|lint ...
+#
+# Quick and silent when everything is there. Servers that come with a package
+# (nginx, haproxy, squid) are installed for tests to start by themselves; they
+# are not started as services.
+set -euo pipefail
+PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
+
+# What each target needs, as command=package.
+declare -A needs=(
+	[demo]="python3=python3"
+	[test]="gcc=gcc python3=python3 curl=curl wget=wget node=nodejs nginx=nginx haproxy=haproxy squid=squid
+		ip=iproute2 ps=procps openssl=openssl mount=mount"
+	[bench]="gcc=gcc nginx=nginx haproxy=haproxy wrk=wrk curl=curl"
+	[generate]="clang-19=clang-19 llvm-strip-19=llvm-19"
+	[profile]="perf=linux-perf"
+	[lint]="gcc=gcc shellcheck=shellcheck clang-format-19=clang-format-19"
+)
+# Targets that work without what they need, only less well.
+declare -A works_without=(
+	[demo]="the demo uses its own workers, written in Go, instead of python3"
+)
+
+missing=()
+fallbacks=()
+for target in "$@"; do
+	if [[ -z ${needs[$target]-} ]]; then
+		echo "install-deps.sh: unknown target $target" >&2
+		exit 2
+	fi
+	for need in ${needs[$target]}; do
+		command -v "${need%%=*}" >/dev/null || missing+=("${need#*=}")
+	done
+	fallbacks+=("${works_without[$target]-}")
+done
+# A compiler without the C library's headers cannot build the race detector's
+# part of the tests.
+if [[ " $* " == *" test "* && ! -e /usr/include/stdlib.h ]]; then
+	missing+=(libc6-dev)
+fi
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+# give_up ends the script: well, if every target can do without.
+give_up() {
+	local text
+	for text in "${fallbacks[@]}"; do
+		if [[ -z $text ]]; then
+			echo "install-deps.sh: $1: install these packages yourself: ${missing[*]}" >&2
+			exit 1
+		fi
+	done
+	printf 'note: %s\n' "${fallbacks[@]}" >&2
+	exit 0
+}
+
+command -v apt-get >/dev/null || give_up "no apt-get here"
+sudo=()
+if [[ $(id -u) != 0 ]]; then
+	command -v sudo >/dev/null || give_up "not root and no sudo"
+	sudo=(sudo)
+fi
+
+# Keep packaged services from starting, as long as nobody else decides it.
+policy=/usr/sbin/policy-rc.d
+if [[ ! -e $policy ]]; then
+	# shellcheck disable=SC2064 # the words are meant to expand now
+	trap "${sudo[*]} rm -f $policy" EXIT
+	printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee $policy >/dev/null
+	"${sudo[@]}" chmod +x $policy
+fi
+
+echo "installing ${missing[*]} ..." >&2
+log=$(mktemp)
+apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" </dev/null >>"$log" 2>&1; }
+if ! { apt update && apt install -y --no-install-recommends "${missing[@]}"; }; then
+	tail -n 20 "$log" >&2
+	rm -f "$log"
+	give_up "apt-get failed"
+fi
+rm -f "$log"

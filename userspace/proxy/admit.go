@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/verdict"
+	"github.com/egressd/egressd/userspace/gate"
+	"github.com/egressd/egressd/userspace/http1"
+	"github.com/egressd/egressd/userspace/sniff"
+)
+
+// admitRequest takes the pending request to its gate.
+func (c *conn) admitRequest() {
+	e := c.l.p.cfg.Engine
+	f := c.facts()
+	direct := c.req.Form == http1.Origin || c.req.Form == http1.Asterisk
+	if c.first && direct && !e.Wants(f.Host, f.Dest) {
+		// No budget wants anything that this connection could carry.
+		c.opaque = true
+		c.lanes = c.lanes[:0]
+		c.goAhead()
+		return
+	}
+	c.lanes = e.Select(c.lanes[:0], &f, policy.ForRequest, c.l.now)
+	if c.first {
+		c.lanes = e.Select(c.lanes, &f, policy.ForHTTPConnection, c.l.now)
+	}
+	c.enter()
+}
+
+// admitOpaque takes a connection whose inside is not seen to its gate.
+func (c *conn) admitOpaque(host string) {
+	c.opaque = true
+	c.host = host
+	f := policy.Facts{Host: host, Dest: c.flow.Dest, Exit: c.flow.Exit}
+	c.lanes = c.l.p.cfg.Engine.Select(c.lanes[:0], &f, policy.ForOpaque, c.l.now)
+	c.enter()
+}
+
+func (c *conn) enter() {
+	c.wrote = false
+	if len(c.lanes) == 0 {
+		c.goAhead()
+		return
+	}
+	switch out := c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, c.l.p.cfg.Now()); out.State {
+	case gate.Granted:
+		c.admitted = true
+		c.goAhead()
+	case gate.Queued:
+		c.rq = rqHeld
+	case gate.Refused:
+		c.refuse(out)
+	}
+}
+
+// decided is called on the loop after the gate notified the waiter.
+func (c *conn) decided() {
+	out := c.waiter.Outcome()
+	if c.closed || c.rq != rqHeld {
+		// The client left between the decision and its delivery.
+		if out.State == gate.Granted {
+			c.l.p.cfg.Gate.Abort(&c.waiter, true, c.l.p.cfg.Now())
+		}
+		return
+	}
+	switch out.State {
+	case gate.Granted:
+		c.admitted = true
+		c.goAhead()
+	case gate.Refused:
+		c.refuse(out)
+	}
+	if !c.closed {
+		c.advance()
+	}
+}
+
+// refuse answers in the origin's place.
+func (c *conn) refuse(out gate.Outcome) {
+	if c.opaque || out.Drop {
+		c.end(true, true)
+		return
+	}
+	keep := !c.req.Close && !c.req.Expect100
+	c.answer(http1.AppendRefusal(nil, &http1.Refusal{
+		Status:     429,
+		RetryAfter: out.RetryAfter,
+		Error:      "http_request_denied",
+		Details:    out.Reason.String() + "; lane " + out.Lane.ID(),
+		Date:       time.Now(),
+		Body:       "egressd: this request would exceed budget " + out.Lane.Key.Budget + " of this host; retry after " + out.RetryAfter.Round(time.Millisecond).String() + "\n",
+		ToHEAD:     c.kind&http1.ForHEAD != 0,
+		Close:      !keep,
+	}), keep)
+}
+
+// badRequest refuses a message whose end nobody can be sure of. What was sent
+// of it cannot be taken back: then the connection breaks.
+func (c *conn) badRequest(err error) {
+	p := c.l.p
+	var e *http1.Error
+	if !errors.As(err, &e) {
+		e = &http1.Error{Reason: err.Error(), Status: 400}
+	}
+	c.tally().CountRefused(policy.RefusedFraming)
+	p.event(policy.Event{At: c.l.now, Kind: policy.EventRefused, Lane: c.laneID(), Detail: "request from pid " + strconv.FormatUint(uint64(c.flow.PID), 10) + ": " + e.Reason})
+	if c.rq == rqSend {
+		c.abort()
+		return
+	}
+	c.answer(http1.AppendRefusal(nil, &http1.Refusal{
+		Status:  e.Status,
+		Error:   "http_request_error",
+		Details: e.Reason,
+		Date:    time.Now(),
+		Body:    "egressd: request refused: " + e.Reason + "\n",
+		Close:   true,
+	}), false)
+}
+
+// answered tells the gate what the origin said. head is the response head, or
+// nil if it could not be read.
+func (c *conn) answered(head []byte) {
+	t := c.tally()
+	if head == nil {
+		t.CountError()
+		c.forsake()
+		return
+	}
+	t.CountCode(c.resp.Status)
+	if !c.admitted {
+		return
+	}
+	c.admitted = false
+	v := verdict.Verdict{}
+	if c.resp.Status >= 300 {
+		v = c.judge(head)
+	}
+	c.l.p.cfg.Gate.Done(&c.waiter, v, rand.Float64(), c.l.p.cfg.Now())
+}
+
+// judge makes a verdict of a response head.
+func (c *conn) judge(head []byte) verdict.Verdict {
+	h := verdict.Head{Status: c.resp.Status, Connect: c.kind&http1.ForCONNECT != 0, At: time.Now()}
+	http1.Fields(head, func(name, value []byte) bool {
+		h.Field(name, value)
+		return true
+	})
+	var statuses []int
+	if l := policy.Target(c.lanes); l != nil {
+		statuses = l.Budget().Cooldown.Statuses
+	}
+	return h.Verdict(statuses)
+}
+
+// forsake leaves the gate: a held connection gives up its place, a dispatched
+// one has no answer to report.
+func (c *conn) forsake() {
+	g := c.l.p.cfg.Gate
+	if c.rq == rqHeld && len(c.lanes) > 0 {
+		g.Leave(&c.waiter) // if it was just decided, decided sees that c is closed
+	}
+	if c.admitted {
+		c.admitted = false
+		g.Abort(&c.waiter, !c.wrote, c.l.p.cfg.Now())
+	}
+}
+
+// note adds the bytes moved since the last note to the counters.
+func (c *conn) note() {
+	if c.sent|c.received != 0 {
+		t := c.tally()
+		t.AddBytes(policy.Sent, uint64(c.sent))
+		t.AddBytes(policy.Received, uint64(c.received))
+		c.sent, c.received = 0, 0
+	}
+}
+
+// tally is where the pending request is counted.
+func (c *conn) tally() *policy.Tally {
+	if len(c.lanes) > 0 {
+		return c.lanes[0].Tally
+	}
+	return c.l.p.cfg.Engine.Tally(policy.OtherLabel, c.flow.Exit)
+}
+
+func (c *conn) laneID() string {
+	if len(c.lanes) > 0 {
+		return c.lanes[0].ID()
+	}
+	return ""
+}
+
+// facts says what is known of the pending request. Method and path are views
+// of the client's buffer.
+func (c *conn) facts() policy.Facts {
+	f := policy.Facts{
+		Host:   c.canonicalHost(),
+		Dest:   c.flow.Dest,
+		Method: view(c.req.Method),
+		Path:   view(c.req.Path),
+		Exit:   c.flow.Exit,
+	}
+	if c.req.Form == http1.Absolute || c.req.Form == http1.Authority {
+		// To a forward proxy: the destination is the authority asked for, not
+		// the proxy that the connection goes to.
+		f.Dest = netip.AddrPortFrom(f.Dest.Addr(), c.targetPort())
+		if a, err := netip.ParseAddr(f.Host); err == nil {
+			f.Dest = netip.AddrPortFrom(a, f.Dest.Port())
+		}
+	}
+	return f
+}
+
+func (c *conn) targetPort() uint16 {
+	switch {
+	case c.req.Port != 0:
+		return c.req.Port
+	case c.req.Form == http1.Authority, http1.EqualFold(c.req.Scheme, "https"):
+		return 443
+	}
+	return 80
+}
+
+// canonicalHost is the host of the request in canonical form, or the address
+// that the connection goes to. The last one is kept, since a connection rarely
+// asks for two.
+func (c *conn) canonicalHost() string {
+	raw := c.req.Host
+	if len(raw) > 0 && string(raw) == string(c.hostRaw) {
+		return c.host
+	}
+	c.hostRaw = append(c.hostRaw[:0], raw...)
+	host, _, ok := sniff.CanonicalHost(string(raw))
+	if !ok {
+		host = c.flow.Dest.Addr().String()
+	}
+	c.host = host
+	return host
+}

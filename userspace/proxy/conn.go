@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/ledger"
+	"github.com/egressd/egressd/userspace/dial"
+	"github.com/egressd/egressd/userspace/gate"
+	"github.com/egressd/egressd/userspace/http1"
+)
+
+// requestState is where the bytes of the client stand.
+type requestState uint8
+
+const (
+	rqSniff   requestState = iota // the first bytes have not told the protocol yet
+	rqHead                        // HTTP: a request head is awaited
+	rqHeld                        // the request, or the whole connection, is in its gate
+	rqDial                        // it may go; the upstream connection is being made
+	rqSend                        // the request is being forwarded
+	rqDone                        // it was forwarded whole
+	rqDiscard                     // it was answered here; its body is read and dropped
+	rqTunnel                      // bytes go through as they are
+	rqLinger                      // whatever the client still sends is read and dropped
+)
+
+// responseState is where the bytes of the origin stand.
+type responseState uint8
+
+const (
+	rsIdle   responseState = iota // no answer is owed
+	rsHead                        // a response head is awaited
+	rsBody                        // the body is being forwarded
+	rsDone                        // the answer was read whole
+	rsTunnel                      // bytes go through as they are
+)
+
+// side is one of the two sockets of a connection, and what was read from it.
+type side struct {
+	fd       int // -1: none
+	readable bool
+	writable bool
+	hup      bool // a FIN is in the receive queue, or behind what is in it
+	eof      bool // the FIN was read
+	shut     bool // a FIN was sent
+	bulk     bool // reads fill the buffer: worth splicing in a tunnel
+
+	buf  []byte
+	r, w int   // buf[r:w] was read from fd and not handed on yet
+	ok   int   // how much of that, from r on, may be handed on
+	pipe *pipe // where spliced bytes wait
+}
+
+func (s *side) pending() int { return s.w - s.r }
+
+// conn is a client connection with its upstream connection. It belongs to its
+// loop's goroutine.
+type conn struct {
+	l      *loop
+	slot   int32
+	flow   policy.Flow
+	ns     *dial.Netns
+	remote netip.AddrPort // of the client, as the proxy sees it
+	opened ledger.Time
+
+	client, up side
+	connected  bool // the upstream connection stands
+	queued     bool // in the loop's ready list
+	closed     bool
+	timer      timer
+
+	rq     requestState
+	rs     responseState
+	opaque bool // the connection is a tunnel once it is let through
+	seen   int  // bytes of the pending head already searched for its end
+
+	req     http1.RequestHead
+	reqBody http1.Body
+	kind    http1.Kind
+	resp    http1.ResponseHead
+	resBody http1.Body
+
+	hostRaw []byte // the Host of the last request as sent …
+	host    string // … and in canonical form
+	first   bool   // no request was admitted yet
+
+	waiter   gate.Waiter
+	lanes    []*policy.Lane
+	admitted bool // the waiter was granted and has had no answer yet
+	wrote    bool // bytes of the admitted request have been written upstream
+	requests int
+	sent     int64 // bytes forwarded to the origin, and back, since the last note
+	received int64
+}
+
+func newConn(l *loop, slot int32, fd int, ns *dial.Netns, flow policy.Flow, remote netip.AddrPort) *conn {
+	c := &conn{
+		l: l, slot: slot, flow: flow, ns: ns, remote: remote, opened: l.now,
+		client: side{fd: fd, writable: true},
+		up:     side{fd: -1},
+		first:  true,
+	}
+	ns.Retain()
+	c.timer.fire = c.timedOut
+	c.waiter.Notify = func() { l.postGranted(c) }
+	return c
+}
+
+// idle says that no exchange is under way.
+func (c *conn) idle() bool {
+	return c.rq == rqHead && c.rs == rsIdle && c.client.pending() == 0 && c.up.pending() == 0
+}
+
+// event takes note of what epoll says and lets the connection go on.
+func (c *conn) event(which int, events uint32) {
+	s := &c.client
+	if which == sideUpstream {
+		s = &c.up
+	}
+	if s.fd < 0 {
+		return
+	}
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		s.readable = true
+	}
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		s.hup = true
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		s.writable = true
+		if which == sideUpstream && !c.connected {
+			c.dialed()
+			if c.closed {
+				return
+			}
+		}
+	}
+	c.advance()
+}
+
+// advance moves bytes and states as far as they go without waiting, within
+// bounds that leave the other connections their turn.
+func (c *conn) advance() {
+	const turns = 32
+	for range turns {
+		moved := c.fromClient()
+		moved = !c.closed && c.toUpstream() || moved
+		moved = !c.closed && c.fromUpstream() || moved
+		moved = !c.closed && c.toClient() || moved
+		moved = !c.closed && c.turn() || moved
+		if c.closed || !moved {
+			return
+		}
+	}
+	c.l.again(c)
+}
+
+// fill reads once from s into its buffer. It reports whether anything,
+// including the end of the stream, was read. A broken connection is told by
+// errno.
+func (c *conn) fill(s *side) (moved bool, errno unix.Errno) {
+	if s.buf == nil {
+		s.buf = c.l.buffers.get()
+	}
+	if s.r > 0 && s.w == len(s.buf) {
+		copy(s.buf, s.buf[s.r:s.w])
+		s.r, s.w = 0, s.w-s.r
+	}
+	if s.w == len(s.buf) {
+		return false, 0
+	}
+	room := s.buf[s.w:]
+	n, errno := read(s.fd, room)
+	switch {
+	case errno == unix.EAGAIN:
+		s.readable = false
+		c.release(s)
+		return false, 0
+	case errno != 0:
+		c.release(s)
+		return false, errno
+	case n == 0:
+		s.eof, s.readable = true, false
+		c.release(s)
+		return true, 0
+	}
+	s.w += n
+	s.bulk = n == len(room) && n >= bufferSize/2
+	// A short read has emptied the queue; more bytes make a new edge. With a
+	// FIN behind them there may be none.
+	if n < len(room) && !s.hup {
+		s.readable = false
+	}
+	return true, 0
+}
+
+// release gives an empty buffer back.
+func (c *conn) release(s *side) {
+	if s.r == s.w && s.buf != nil {
+		c.l.buffers.put(s.buf)
+		s.buf, s.r, s.w, s.ok = nil, 0, 0, 0
+	}
+}
+
+// drain writes what may be handed on from one side to the other.
+func (c *conn) drain(from, to *side, count *int64) (moved bool, errno unix.Errno) {
+	for from.ok > 0 && to.writable {
+		n, errno := write(to.fd, from.buf[from.r:from.r+from.ok])
+		if errno == unix.EAGAIN {
+			to.writable = false
+			break
+		}
+		if errno != 0 {
+			return moved, errno
+		}
+		from.r += n
+		from.ok -= n
+		*count += int64(n)
+		moved = true
+	}
+	if moved {
+		c.release(from)
+	}
+	return moved, 0
+}
+
+// shutdown sends a FIN to s, once.
+func (c *conn) shutdown(s *side) {
+	if !s.shut && s.fd >= 0 {
+		s.shut = true
+		unix.Shutdown(s.fd, unix.SHUT_WR)
+	}
+}
+
+// finish ends the connection in order: a FIN on both sides.
+func (c *conn) finish() { c.end(false, false) }
+
+// abort breaks the connection on both sides, so that neither takes it for a
+// complete message.
+func (c *conn) abort() { c.end(true, true) }
+
+// end closes the sockets, with RST where asked, and gives back everything
+// that the connection holds.
+func (c *conn) end(resetClient, resetUp bool) {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	c.forsake()
+	c.note()
+	c.l.timers.stop(&c.timer)
+	if resetClient {
+		reset(c.client.fd)
+	}
+	unix.Close(c.client.fd)
+	if c.up.fd >= 0 {
+		if resetUp {
+			reset(c.up.fd)
+		}
+		unix.Close(c.up.fd)
+	}
+	for _, s := range []*side{&c.client, &c.up} {
+		s.fd = -1
+		if s.pipe != nil {
+			c.l.pipes.put(s.pipe)
+			s.pipe = nil
+		}
+		if s.buf != nil {
+			c.l.buffers.put(s.buf)
+			s.buf = nil
+		}
+	}
+	c.ns.Release()
+	c.l.slots[c.slot] = nil
+	c.l.free = append(c.l.free, c.slot)
+	c.l.p.conns.Add(-1)
+}
+
+// timedOut is called by the loop when the connection's timer is due.
+func (c *conn) timedOut() {
+	switch c.rq {
+	case rqSniff:
+		// The client waits for the server to speak, or has nothing to say
+		// yet: either way it may have its connection.
+		if c.up.fd < 0 {
+			if c.dial() {
+				c.l.timers.start(&c.timer, c.l.now.Add(undecidedTime))
+			}
+			return
+		}
+		if c.client.pending() > 0 {
+			// It began something that could become a protocol we know, and
+			// waits for an answer to it.
+			c.admitOpaque(c.flow.Dest.Addr().String())
+			c.advance()
+		}
+	case rqLinger:
+		c.finish()
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/egressd/egressd/policy"
+)
+
+// FlowInfo is a client connection in the hands of the proxy.
+type FlowInfo struct {
+	policy.Flow
+	Host     string        // of its last request, or of its TLS hello; may be empty
+	State    string        // sniffing, idle, held, connecting, sending, answering or tunnel
+	Lane     string        // id of the most specific lane of what it carries; may be empty
+	Requests int           // let through so far
+	Age      time.Duration // since it was accepted
+}
+
+// Flows lists the connections, oldest first.
+func (p *Proxy) Flows() []FlowInfo {
+	var (
+		mu  sync.Mutex
+		all []FlowInfo
+		wg  sync.WaitGroup
+	)
+	for _, l := range p.loops {
+		wg.Add(1)
+		ok := l.post(func() {
+			defer wg.Done()
+			mu.Lock()
+			defer mu.Unlock()
+			for _, c := range l.slots {
+				if c != nil {
+					all = append(all, c.info())
+				}
+			}
+		})
+		if !ok {
+			wg.Done()
+		}
+	}
+	wg.Wait()
+	sort.Slice(all, func(i, j int) bool { return all[i].At < all[j].At })
+	return all
+}
+
+func (c *conn) info() FlowInfo {
+	return FlowInfo{
+		Flow:     c.flow,
+		Host:     c.host,
+		State:    c.stateName(),
+		Lane:     c.laneID(),
+		Requests: c.requests,
+		Age:      c.l.now.Sub(c.opened),
+	}
+}
+
+func (c *conn) stateName() string {
+	switch c.rq {
+	case rqSniff:
+		return "sniffing"
+	case rqHead, rqDiscard:
+		return "idle"
+	case rqHeld:
+		return "held"
+	case rqDial:
+		return "connecting"
+	case rqSend:
+		return "sending"
+	case rqDone, rqLinger:
+		return "answering"
+	default:
+		return "tunnel"
+	}
+}

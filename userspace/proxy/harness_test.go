@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/ledger"
+	"github.com/egressd/egressd/userspace/events"
+	"github.com/egressd/egressd/userspace/gate"
+	"github.com/egressd/egressd/userspace/mono"
+)
+
+// handover stands in for the connect hook: it hands out tokens for
+// destinations, which the test's client dials instead.
+type handover struct {
+	mu        sync.Mutex
+	next      uint16
+	flows     map[netip.Addr]policy.Flow
+	negatives map[netip.AddrPort]ledger.Time
+	beats     int
+}
+
+func (h *handover) token(f policy.Flow) netip.Addr {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next++
+	token := netip.AddrFrom4([4]byte{127, 101, byte(h.next >> 8), byte(h.next)})
+	h.flows[token] = f
+	return token
+}
+
+func (h *handover) Take(_ uint64, local, _ netip.AddrPort) (policy.Flow, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f, ok := h.flows[local.Addr()]
+	delete(h.flows, local.Addr())
+	return f, ok
+}
+
+func (h *handover) Beat(ledger.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.beats++
+}
+
+func (h *handover) Negative(_ uint64, dest netip.AddrPort, until ledger.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.negatives[dest] = until
+	return nil
+}
+
+func (h *handover) negative(dest netip.AddrPort) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.negatives[dest]
+	return ok
+}
+
+// bench is a proxy under test.
+type bench struct {
+	*Proxy
+	t      testing.TB
+	hook   *handover
+	engine *policy.Engine
+	gate   *gate.Gate
+	port   uint16
+}
+
+// budget is a complete budget for host, to be changed by a test.
+func budget(host string, rate policy.Rate) *policy.Budget {
+	return &policy.Budget{
+		Name:     "test",
+		Match:    policy.Match{Hosts: []policy.HostPattern{{Name: host}}},
+		Per:      policy.PerDestination | policy.PerExit,
+		Rate:     rate,
+		Burst:    1,
+		Queue:    policy.Queue{Max: 1000, MaxWait: 30 * time.Second},
+		Cooldown: policy.Cooldown{Default: time.Second, Max: 24 * time.Hour, Statuses: []int{429}},
+		Recovery: policy.Recovery{Factor: 0.5, Step: 1.1},
+	}
+}
+
+// plenty is a rate that never holds anything in a test.
+var plenty = policy.Rate{Count: 1e9, Every: time.Second}
+
+// start runs a proxy with budgets until the test ends. Budgets without ports
+// match any port.
+func start(t testing.TB, budgets ...*policy.Budget) *bench {
+	t.Helper()
+	engine, err := policy.NewEngine(&policy.Policy{Budgets: budgets}, make([]ledger.Cell, 128), nil, mono.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := events.New(256)
+	logger := slog.New(slog.NewTextHandler(io.Discard, nil))
+	g := gate.New(gate.Config{Now: mono.Now, Events: log, Logger: logger})
+	b := &bench{t: t, engine: engine, gate: g, hook: &handover{
+		flows:     make(map[netip.Addr]policy.Flow),
+		negatives: make(map[netip.AddrPort]ledger.Time),
+	}}
+	b.Proxy, err = New(Config{Engine: engine, Gate: g, Events: log, Kernel: b.hook, Now: mono.Now, Logger: logger, Loops: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, b.port, err = b.Listen(nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx, 0) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+		g.Close()
+	})
+	return b
+}
+
+// connect connects to dest as a redirected client would.
+func (b *bench) connect(dest netip.AddrPort) *net.TCPConn {
+	b.t.Helper()
+	return b.connectFlow(policy.Flow{Dest: dest, Exit: policy.DirectExit, UID: uint32(os.Geteuid())})
+}
+
+func (b *bench) connectFlow(f policy.Flow) *net.TCPConn {
+	b.t.Helper()
+	c, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(b.hook.token(f), b.port)))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	return c
+}
+
+// origin accepts connections and serves each by serve, whose connection is
+// closed when it returns.
+func origin(t testing.TB, serve func(*net.TCPConn)) netip.AddrPort {
+	t.Helper()
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				c.SetDeadline(time.Now().Add(20 * time.Second))
+				serve(c.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() { ln.Close(); wg.Wait() })
+	return ln.Addr().(*net.TCPAddr).AddrPort()
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/egressd/egressd/userspace/http1"
+	"github.com/egressd/egressd/userspace/sniff"
+)
+
+// fromClient reads from the client where its bytes are wanted, and looks at
+// what is there.
+func (c *conn) fromClient() (moved bool) {
+	s := &c.client
+	switch c.rq {
+	case rqHeld, rqDial, rqDone:
+		// Bytes beyond the request wait in the kernel. Only the end of the
+		// stream is of interest, which shows behind them.
+		if !s.hup || s.eof {
+			return false
+		}
+		if c.rq == rqHeld && s.readable && !c.stillThere() {
+			c.end(false, false)
+			return false
+		}
+		if c.rq == rqHeld {
+			return false
+		}
+	case rqTunnel:
+		return c.relay(s, &c.up, &c.sent)
+	}
+	if s.readable && !s.eof {
+		var errno unix.Errno
+		if moved, errno = c.fill(s); errno != 0 {
+			c.clientBroke()
+			return false
+		}
+	}
+	return c.look() || moved
+}
+
+// look interprets the client's bytes as far as the state allows.
+func (c *conn) look() (moved bool) {
+	s := &c.client
+	for !c.closed && s.pending() > s.ok {
+		fresh := s.buf[s.r+s.ok : s.w]
+		switch c.rq {
+		case rqSniff:
+			if !c.sniff(fresh) {
+				return moved
+			}
+		case rqHead:
+			if s.ok > 0 || !c.head(fresh) {
+				return moved
+			}
+		case rqSend:
+			n, done, err := c.reqBody.Scan(fresh)
+			s.ok += n
+			if err != nil {
+				c.badRequest(err)
+				return true
+			}
+			if done {
+				c.rq = rqDone
+			} else if n == 0 {
+				return moved
+			}
+		case rqDiscard:
+			n, done, err := c.reqBody.Scan(fresh)
+			s.r += n
+			if err != nil {
+				c.linger()
+			} else if done {
+				c.nextRequest()
+			}
+			c.release(s)
+		case rqLinger:
+			s.r = s.w
+			c.release(s)
+		default:
+			return moved
+		}
+		moved = true
+	}
+	return moved
+}
+
+// sniff decides what the connection carries. It reports whether it did.
+func (c *conn) sniff(b []byte) bool {
+	switch sniff.First(b) {
+	case sniff.NeedMore:
+		if !c.client.eof {
+			return false
+		}
+		c.admitOpaque(c.flow.Dest.Addr().String())
+	case sniff.HTTP1:
+		c.rq = rqHead
+	case sniff.TLS:
+		hello, status := sniff.ClientHello(b)
+		if status == sniff.Incomplete && !c.client.eof {
+			grow(c.l, &c.client)
+			return false
+		}
+		host := hello.SNI
+		if host == "" {
+			host = c.flow.Dest.Addr().String()
+		}
+		c.admitOpaque(host)
+	default:
+		c.admitOpaque(c.flow.Dest.Addr().String())
+	}
+	c.l.timers.stop(&c.timer)
+	return true
+}
+
+// grow makes room for a head longer than the usual buffer. It reports whether
+// there is room now.
+func grow(l *loop, s *side) bool {
+	if s.w < len(s.buf) || s.r > 0 {
+		return true
+	}
+	if len(s.buf) >= headSpace {
+		return false
+	}
+	long := make([]byte, headSpace)
+	copy(long, s.buf[:s.w])
+	l.buffers.put(s.buf)
+	s.buf = long
+	return true
+}
+
+// head reads a request head. It reports whether one was complete.
+func (c *conn) head(b []byte) bool {
+	n, err := http1.ParseRequest(&c.req, b, c.seen)
+	if err != nil {
+		c.badRequest(err)
+		return true
+	}
+	if n == 0 {
+		c.seen = len(b)
+		grow(c.l, &c.client)
+		return false
+	}
+	c.seen = 0
+	c.reqBody = c.req.Body
+	c.kind = c.req.Kind()
+	c.admitRequest()
+	return true
+}
+
+// answer sends a response of our own. The client's request is dropped with its
+// body; if it keeps the connection (keep) the next request may follow.
+func (c *conn) answer(response []byte, keep bool) {
+	u := &c.up
+	if u.pending() > 0 {
+		// Bytes of the origin are still on their way to the client: ours
+		// would land in the middle of them.
+		c.abort()
+		return
+	}
+	if u.buf == nil {
+		u.buf = c.l.buffers.get()
+	}
+	u.r, u.w, u.ok = 0, copy(u.buf, response), len(response)
+	if !keep {
+		c.linger()
+		return
+	}
+	c.client.r += c.req.Len
+	c.rq = rqDiscard
+	if c.reqBody.Done() {
+		c.nextRequest()
+	}
+	c.release(&c.client)
+}
+
+// nextRequest makes the connection ready for another exchange.
+func (c *conn) nextRequest() {
+	c.rq, c.rs, c.seen = rqHead, rsIdle, 0
+}
+
+// linger drops whatever the client still sends, for a while, so that it can
+// read the answer: closing with unread bytes would reset the connection.
+func (c *conn) linger() {
+	c.rq = rqLinger
+	c.client.r = c.client.w
+	c.client.ok = 0
+	c.release(&c.client)
+	c.dropUpstream()
+	c.l.timers.start(&c.timer, c.l.now.Add(lingerTime))
+}

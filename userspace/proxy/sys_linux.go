@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The calls below never block: their descriptors are non-blocking. So they skip
+// the scheduler's bookkeeping for blocking calls, which costs about as much as
+// the call itself.
+
+// read returns what is there, 0 at the end of the stream, or an errno.
+func read(fd int, p []byte) (int, unix.Errno) {
+	for {
+		n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(n), 0
+	}
+}
+
+// write returns how much the kernel took, or an errno. A closed peer is EPIPE;
+// MSG_NOSIGNAL keeps the signal away.
+func write(fd int, p []byte) (int, unix.Errno) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_NOSIGNAL, 0, 0)
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(n), 0
+	}
+}
+
+// splice moves up to n bytes between a socket and a pipe inside the kernel.
+func splice(from, to, n int) (int, unix.Errno) {
+	for {
+		m, _, errno := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(n), unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(m), 0
+	}
+}
+
+// epollWait first looks without blocking, which is all that a busy loop needs.
+func epollWait(epfd int, events []unix.EpollEvent, timeout time.Duration) (int, error) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epfd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0)
+	if errno == 0 && n > 0 {
+		return int(n), nil
+	}
+	m, err := unix.EpollWait(epfd, events, int(timeout.Milliseconds()))
+	if err == unix.EINTR {
+		return 0, nil
+	}
+	return m, err
+}
+
+// reset makes the next close of fd send RST instead of FIN, so that the peer
+// sees a broken connection and not an orderly end.
+func reset(fd int) {
+	unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+}
+
+// accept takes one connection with its remote address, or an errno. Only IPv4
+// listeners are used: IPv6 clients come as v4-mapped ones.
+func accept(fd int) (int, netip.AddrPort, unix.Errno) {
+	var sa unix.RawSockaddrInet4
+	for {
+		size := uint32(unix.SizeofSockaddrInet4)
+		n, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+		switch errno {
+		case 0:
+			return int(n), inet4(&sa), 0
+		case unix.EINTR, unix.ECONNABORTED:
+			continue
+		}
+		return -1, netip.AddrPort{}, errno
+	}
+}
+
+// localAddr is the address that the client of an accepted connection reached.
+func localAddr(fd int) (netip.AddrPort, unix.Errno) {
+	var sa unix.RawSockaddrInet4
+	size := uint32(unix.SizeofSockaddrInet4)
+	_, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
+	if errno != 0 {
+		return netip.AddrPort{}, errno
+	}
+	return inet4(&sa), 0
+}
+
+func inet4(sa *unix.RawSockaddrInet4) netip.AddrPort {
+	port := (*[2]byte)(unsafe.Pointer(&sa.Port)) // network order
+	return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(port[0])<<8|uint16(port[1]))
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import "golang.org/x/sys/unix"
+
+// relay moves bytes of a tunnel from one side to the other: by copy while they
+// come in small pieces, inside the kernel once they fill buffers.
+func (c *conn) relay(from, to *side, count *int64) (moved bool) {
+	if to.fd < 0 || !c.connected {
+		return false
+	}
+	if from.pending() > 0 {
+		from.ok = from.pending()
+		m, errno := c.drain(from, to, count)
+		if errno != 0 {
+			c.relayBroke(to)
+			return false
+		}
+		if moved = m; from.pending() > 0 {
+			return moved
+		}
+	}
+	if from.bulk || from.pipe != nil {
+		return c.spliced(from, to, count) || moved
+	}
+	if !from.readable || from.eof {
+		return moved
+	}
+	m, errno := c.fill(from)
+	if errno != 0 {
+		c.relayBroke(from)
+		return false
+	}
+	return m || moved
+}
+
+// spliced is relay through a pipe.
+func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
+	if from.pipe == nil {
+		if from.pipe = c.l.pipes.get(); from.pipe == nil {
+			from.bulk = false
+			return true
+		}
+	}
+	p := from.pipe
+	if p.held == 0 && from.readable && !from.eof {
+		n, errno := splice(from.fd, p.w, pipeSize)
+		switch {
+		case errno == unix.EAGAIN:
+			from.readable = false
+		case errno != 0:
+			c.relayBroke(from)
+			return false
+		case n == 0:
+			from.eof, from.readable = true, false
+			moved = true
+		default:
+			p.held += n
+			from.bulk = n >= bufferSize/2
+			moved = true
+		}
+	}
+	for p.held > 0 && to.writable {
+		n, errno := splice(p.r, to.fd, p.held)
+		if errno == unix.EAGAIN {
+			to.writable = false
+			break
+		}
+		if errno != 0 {
+			c.relayBroke(to)
+			return false
+		}
+		p.held -= n
+		*count += int64(n)
+		moved = true
+	}
+	if p.held == 0 && (!from.readable || from.eof || !from.bulk) {
+		c.l.pipes.put(p)
+		from.pipe = nil
+	}
+	return moved
+}
+
+// relayBroke: one side of the tunnel was reset; the other side shall know.
+func (c *conn) relayBroke(s *side) {
+	if s == &c.client {
+		c.clientBroke()
+		return
+	}
+	c.end(true, false)
+}

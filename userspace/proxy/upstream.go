@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/userspace/dial"
+)
+
+// negativeTime is how long connections to a destination that could not be
+// reached go untouched, so that clients that try again see why.
+const negativeTime = 5 * time.Second
+
+// goAhead continues once the connection or request may go.
+func (c *conn) goAhead() {
+	if c.up.fd >= 0 && c.connected && (c.up.hup || c.up.eof) && c.rs == rsIdle {
+		c.dropUpstream() // it ended while the request was held
+	}
+	if c.up.fd < 0 && !c.dial() {
+		return
+	}
+	if !c.connected {
+		c.rq = rqDial
+		return
+	}
+	c.begin()
+}
+
+// begin forwards what was let through, over the connection that stands.
+func (c *conn) begin() {
+	c.first = false
+	if c.opaque {
+		if c.admitted {
+			// No answer will be seen that could be a verdict.
+			c.admitted = false
+			c.l.p.cfg.Gate.Abort(&c.waiter, false, c.l.p.cfg.Now())
+		}
+		c.rq, c.rs = rqTunnel, rsTunnel
+		c.client.ok = c.client.pending()
+		c.up.ok = c.up.pending()
+		return
+	}
+	c.requests++
+	c.rs = rsHead
+	c.rq = rqSend
+	c.client.ok = c.req.Len
+	if c.reqBody.Done() {
+		c.rq = rqDone
+	}
+}
+
+// dial starts the upstream connection. It reports false when the connection
+// had to be given up.
+func (c *conn) dial() bool {
+	fd, err := dial.Start(&c.flow, c.ns)
+	if err != nil {
+		c.unreachable(err)
+		return false
+	}
+	c.up = side{fd: fd, buf: c.up.buf, r: c.up.r, w: c.up.w, ok: c.up.ok}
+	c.connected = false
+	if err := c.l.watch(fd, connEvents, sideUpstream, c.slot); err != nil {
+		c.unreachable(err)
+		return false
+	}
+	return true
+}
+
+// dialed is called when the upstream connection is decided.
+func (c *conn) dialed() {
+	if err := dial.Err(c.up.fd); err != nil {
+		if err != unix.EINPROGRESS {
+			c.unreachable(err)
+		}
+		return
+	}
+	c.connected = true
+	if c.rq == rqDial {
+		c.begin()
+	}
+}
+
+// unreachable tells the client as honestly as is left: it believes to be
+// connected, so it gets a reset, and its next connect() goes untouched and
+// shows the kernel's own error.
+func (c *conn) unreachable(err error) {
+	p := c.l.p
+	if e := p.cfg.Kernel.Negative(c.flow.Netns, c.flow.Dest, c.l.now.Add(negativeTime)); e != nil {
+		p.cfg.Logger.Warn("next connection cannot go untouched", "dest", c.flow.Dest, "err", e)
+	}
+	kind := policy.EventUnreachable
+	if errors.Is(err, dial.ErrExit) {
+		kind = policy.EventExitMismatch
+	}
+	p.event(policy.Event{At: c.l.now, Kind: kind, Lane: c.laneID(), Detail: c.flow.Dest.String() + ": " + err.Error()})
+	c.abort()
+}
+
+// dropUpstream gives the upstream connection up, but not what was read from
+// it.
+func (c *conn) dropUpstream() {
+	u := &c.up
+	if u.fd < 0 {
+		return
+	}
+	if u.pipe != nil {
+		c.l.pipes.put(u.pipe)
+	}
+	unix.Close(u.fd)
+	*u = side{fd: -1, buf: u.buf, r: u.r, w: u.w, ok: u.ok}
+	c.connected = false
+}
