@@ -194,7 +194,6 @@ func (g *Gate) foresee(w *Waiter, now ledger.Time) (reason policy.Refusal, lane 
 			slow, after = l, d
 		}
 	}
-	slow.Cell.Held.Add(1)
 	switch {
 	case g.closed:
 		return policy.RefusedShutdown, slow, after, false
@@ -203,6 +202,7 @@ func (g *Gate) foresee(w *Waiter, now ledger.Time) (reason policy.Refusal, lane 
 	case after > most:
 		return policy.RefusedMaxWait, slow, after, false
 	}
+	slow.Cell.Held.Add(1)
 	return 0, nil, 0, true
 }
 
@@ -432,14 +432,17 @@ func (g *Gate) blocked(q *queue, s *spot, wait time.Duration, now ledger.Time) (
 			}
 		}
 	}
-	if wait > 0 {
+	if !q.lane.Cell.Probing() {
 		q.probe = 0
+		if wait == 0 { // it was, until just now
+			return 0, true
+		}
 		return now.Add(wait), false
 	}
 	if q.probe == 0 {
 		q.probe = now
 	}
-	if until := q.probe.Add(g.cfg.ProbeTimeout); now < until {
+	if until := max(now.Add(wait), q.probe.Add(g.cfg.ProbeTimeout)); now < until {
 		return until, false
 	}
 	q.probe = 0

@@ -209,8 +209,8 @@ var fragments = []string{
 	"HTTP/1.1 200 OK\r\n", "HTTP/1.0 200 OK\r\n", "HTTP/1.1 204 No Content\r\n", "HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 101 Switching Protocols\r\n", "HTTP/1.1 304\n", "200",
 }
 
-// compose makes a stream out of fragments, two bytes beyond their number for a
-// byte taken as it is.
+// compose makes a stream of the fragments that the recipe's bytes number. A
+// byte beyond their number stands for the byte after it.
 func compose(recipe []byte) (stream []byte) {
 	for i := 0; i < len(recipe); i++ {
 		switch c := int(recipe[i]); {

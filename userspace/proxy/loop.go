@@ -57,6 +57,7 @@ type loop struct {
 	now       ledger.Time
 	spare     int // a descriptor kept back for the day when there are none
 
+	turns      atomic.Uint64 // made so far; watched from outside
 	draining   bool
 	drainUntil ledger.Time
 
@@ -171,6 +172,7 @@ func (l *loop) run() error {
 		if err != nil {
 			return fmt.Errorf("wait for events: %w", err)
 		}
+		l.turns.Add(1)
 		l.now = l.p.cfg.Now()
 		for i := range events[:n] {
 			l.handle(&events[i])

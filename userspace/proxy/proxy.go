@@ -44,8 +44,8 @@ type Kernel interface {
 	Negative(netns uint64, dest netip.AddrPort, until ledger.Time) error
 }
 
-// Config is what a Proxy is made of. All fields but Loops, Backlog and
-// MaxConns are required.
+// Config is what a Proxy is made of. The fields up to Logger are
+// required.
 type Config struct {
 	Engine *policy.Engine
 	Gate   *gate.Gate
@@ -58,6 +58,10 @@ type Config struct {
 	Backlog    int    // accept queue of each listener; default 4096
 	Loops      int    // event loops; default half the processors, at least one
 	MaxConns   int    // client connections at once; default what RLIMIT_NOFILE allows
+
+	// Hung is called when an event loop has made no turn for some seconds. The
+	// default panics: only the end of the process frees the loop's clients.
+	Hung func(loop int)
 }
 
 // Proxy is the running proxy plane. Its methods are safe for concurrent use.
@@ -80,6 +84,9 @@ func New(cfg Config) (_ *Proxy, err error) {
 	}
 	if cfg.Loops == 0 {
 		cfg.Loops = max(1, runtime.NumCPU()/2)
+	}
+	if cfg.Hung == nil {
+		cfg.Hung = die
 	}
 	p := &Proxy{cfg: cfg}
 	p.maxConns = int64(cfg.MaxConns)
@@ -124,6 +131,9 @@ func connLimit() (int64, error) {
 // the middle of an exchange get until drain to finish it, and Run returns nil.
 func (p *Proxy) Run(ctx context.Context, drain time.Duration) error {
 	var g errgroup.Group
+	watching, unwatch := context.WithCancel(ctx)
+	defer unwatch()
+	go p.watch(watching, watchEvery)
 	for i, l := range p.loops {
 		g.Go(func() error {
 			if err := l.run(); err != nil {

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/ledger"
+	"github.com/egressd/egressd/policy/verdict"
+	"github.com/egressd/egressd/userspace/events"
+)
+
+const ms, sec = time.Millisecond, time.Second
+
+// t0 is some instant; stories count from it.
+const t0 = ledger.Time(1000 * time.Second)
+
+// world is a gate on explicit time: its clock moves when the test says so, and
+// its alarm rings on the way.
+type world struct {
+	*Gate
+	t      testing.TB
+	engine *policy.Engine
+	log    *events.Log
+	now    ledger.Time
+	alarm  ledger.Time // 0: not set
+	live   []*request
+	order  []*request // granted, in order
+}
+
+func (w *world) Set(at ledger.Time) { w.alarm = at }
+func (w *world) Close() error       { return nil }
+
+func newWorld(t testing.TB, budgets ...*policy.Budget) *world {
+	t.Helper()
+	w := &world{t: t, now: t0, log: events.New(0)}
+	engine, err := policy.NewEngine(&policy.Policy{Budgets: budgets}, make([]ledger.Cell, 256), nil, t0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.engine = engine
+	w.Gate = New(Config{
+		Now:    func() ledger.Time { return w.now },
+		Events: w.log,
+		Alarm:  func(func() ledger.Time, func()) (Alarm, error) { return w, nil },
+	})
+	return w
+}
+
+// budget is a complete budget of one unit per interval; change it at will.
+func budget(name string, per policy.Per, interval time.Duration, hosts ...string) *policy.Budget {
+	b := &policy.Budget{
+		Name:     name,
+		Match:    policy.Match{Ports: []uint16{80, 443}},
+		Per:      per,
+		Rate:     policy.Rate{Count: 1, Every: interval},
+		Burst:    1,
+		Queue:    policy.Queue{Max: 1000, MaxWait: time.Hour},
+		Cooldown: policy.Cooldown{Default: sec, Max: 24 * time.Hour, Statuses: []int{429}},
+		Recovery: policy.Recovery{Factor: 0.5, Step: 1.1},
+	}
+	for _, h := range hosts {
+		b.Match.Hosts = append(b.Match.Hosts, policy.HostPattern{Name: h})
+	}
+	return b
+}
+
+const (
+	perBoth = policy.PerDestination | policy.PerExit
+	perDest = policy.PerDestination
+	perExit = policy.PerExit
+)
+
+// request is a client of a world.
+type request struct {
+	Waiter
+	name     string
+	world    *world
+	lanes    []*policy.Lane
+	entered  Outcome
+	notified int
+	at       ledger.Time // when it was granted or refused
+}
+
+func (w *world) lanes(host, path, exit string) []*policy.Lane {
+	return w.engine.Select(nil, &policy.Facts{
+		Host: host, Path: path, Method: "GET", Exit: exit,
+		Dest: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), 80),
+	}, policy.ForRequest, w.now)
+}
+
+func (w *world) lane(id string) *policy.Lane {
+	w.t.Helper()
+	l := w.engine.Find(id)
+	if l == nil {
+		w.t.Fatalf("no lane %q", id)
+	}
+	return l
+}
+
+// enter sends a request for host through exit into the gate.
+func (w *world) enter(name, host, exit string) *request {
+	w.t.Helper()
+	return w.enterPath(name, host, "/", exit)
+}
+
+func (w *world) enterPath(name, host, path, exit string) *request {
+	w.t.Helper()
+	r := &request{name: name, world: w, lanes: w.lanes(host, path, exit)}
+	r.Notify = func() {
+		r.notified++
+		r.at = w.now
+		if r.Outcome().State == Granted {
+			w.order = append(w.order, r)
+		}
+	}
+	w.live = append(w.live, r)
+	r.entered = w.Enter(&r.Waiter, r.lanes, w.now)
+	if r.entered.State != Queued {
+		r.at = w.now
+	}
+	if r.entered.State == Granted {
+		w.order = append(w.order, r)
+	}
+	return r
+}
+
+// until moves the clock to +d; the alarm rings on time, on the way.
+func (w *world) until(d time.Duration) {
+	w.t.Helper()
+	end := t0.Add(d)
+	for n := 0; w.alarm != 0 && w.alarm <= end; n++ {
+		if n > 1_000_000 {
+			w.t.Fatal("the alarm rings without end")
+		}
+		w.now = max(w.now, w.alarm)
+		w.alarm = 0
+		w.tick()
+	}
+	w.now = max(w.now, end)
+}
+
+// state is where a request stands now.
+func (r *request) state() State {
+	if r.entered.State == Queued && r.notified == 0 {
+		return Queued
+	}
+	return r.Outcome().State
+}
+
+// mustBe fails unless each request stands in that state, notified at most once.
+func (w *world) mustBe(want State, rs ...*request) {
+	w.t.Helper()
+	for _, r := range rs {
+		if got := r.state(); got != want {
+			w.t.Fatalf("at +%v: %s is in state %d, want %d", w.now.Sub(t0), r.name, got, want)
+		}
+		if r.notified > 1 {
+			w.t.Fatalf("%s was notified %d times", r.name, r.notified)
+		}
+	}
+}
+
+// mustGo fails unless r was granted at +d.
+func (w *world) mustGo(d time.Duration, r *request) {
+	w.t.Helper()
+	w.mustBe(Granted, r)
+	if r.at != t0.Add(d) || r.Dispatched() != r.at {
+		w.t.Fatalf("%s went at +%v (ledger +%v), want +%v", r.name, r.at.Sub(t0), r.Dispatched().Sub(t0), d)
+	}
+}
+
+func (w *world) ok(r *request) { w.Done(&r.Waiter, verdict.Verdict{}, 0, w.now) }
+
+func (w *world) limited(r *request, delay time.Duration) {
+	w.Done(&r.Waiter, verdict.Verdict{Kind: verdict.Limited, Delay: delay, HasDelay: delay > 0}, 0, w.now)
+}
+
+// quiet fails unless the gate is empty and at rest.
+func (w *world) quiet() {
+	w.t.Helper()
+	for _, l := range w.engine.Lanes() {
+		if n := l.Waiting.Load(); n != 0 {
+			w.t.Errorf("%s: %d waiting in an empty gate", l.ID(), n)
+		}
+		if n := l.Tally.Waiting.Load(); n != 0 {
+			w.t.Errorf("%s: tally shows %d waiting in an empty gate", l.ID(), n)
+		}
+		if q, ok := l.Queue.(*queue); ok && (q.members.n != 0 || q.line.n != 0 || q.members.head != nil || q.line.head != nil || q.slot != -1 || q.dirty) {
+			w.t.Errorf("%s: queue is not clean: %+v", l.ID(), q)
+		}
+	}
+	if len(w.timers.heap) != 0 {
+		w.t.Errorf("%d timers in an empty gate", len(w.timers.heap))
+	}
+}
+
+// count gives the kinds of all events that were recorded.
+func (w *world) count(kind policy.EventKind) (n int) {
+	for _, ev := range w.log.Recent(1 << 20) {
+		if ev.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
