@@ -34,7 +34,7 @@ struct gate_count {
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, GATE_MAX);
-	__type(key, __u32);
+	__type(key, enum gate);
 	__type(value, struct gate_count);
 } gates SEC(".maps");
 

@@ -57,13 +57,13 @@ func TestCellTwins(t *testing.T) {
 // One cell, spinners in the kernel and here, and not one unit too many or too
 // few.
 //
-// Before the first acquire TAT is set to t0, the clock at the start. A cell
-// that is never idle, that is whose TAT never falls behind the clock, has
-// TAT = t0 + granted*interval at any time, and refuses once TAT is more than
-// tolerance ahead. So after the spinners ended and the rest was taken at one
-// instant end, it granted exactly floor((end-t0+tolerance)/interval) + 1. The
-// burst is a second's worth: only if all spinners stood still for that long
-// could the cell be idle, and even then TAT tells by how much.
+// TAT starts at start, one second ahead of the clock. A cell that is never
+// idle, that is whose TAT never falls behind the clock, has TAT = start +
+// granted*interval at any time, and refuses once TAT is more than tolerance
+// ahead. So after the spinners ended and the rest was taken at one instant
+// end, it granted exactly floor((end-start+tolerance)/interval) + 1, which is
+// rate*time + burst. Only if all spinners stood still for a second could the
+// cell be idle, and even then TAT tells by how much.
 func TestCellExact(t *testing.T) {
 	needRoot(t)
 	k := openKernel(t, Config{Lanes: 1})
@@ -72,13 +72,13 @@ func TestCellExact(t *testing.T) {
 	cell := &k.Cells()[0]
 	cell.Interval.Store(interval)
 	cell.BaseInterval.Store(interval)
-	cell.Tolerance.Store(uint64(time.Second) - interval)
-	t0 := now()
-	cell.TAT.Store(uint64(t0))
+	cell.Tolerance.Store(uint64(2*time.Second) - interval)
+	start := now().Add(time.Second)
+	cell.TAT.Store(uint64(start))
 
 	var inKernel, inGo atomic.Uint64
 	var spinners sync.WaitGroup
-	stop := t0.Add(1500 * time.Millisecond)
+	stop := start.Add(500 * time.Millisecond)
 	for range 2 {
 		spinners.Go(func() {
 			for now() < stop {
@@ -105,10 +105,10 @@ func TestCellExact(t *testing.T) {
 	}
 
 	total := inKernel.Load() + inGo.Load()
-	idle := int64(cell.TAT.Load()-uint64(t0)) - int64(total*interval)
-	want := (uint64(end-t0)-uint64(idle)+cell.Tolerance.Load())/interval + 1
+	idle := int64(cell.TAT.Load()-uint64(start)) - int64(total*interval)
+	want := (uint64(end-start)-uint64(idle)+cell.Tolerance.Load())/interval + 1
 	if idle < 0 {
-		t.Errorf("granted %d units, TAT moved for %d: some were granted twice", total, (cell.TAT.Load()-uint64(t0))/interval)
+		t.Errorf("granted %d units, TAT moved for %d: some were granted twice", total, (cell.TAT.Load()-uint64(start))/interval)
 	}
 	if total != want {
 		t.Errorf("granted %d (kernel %d, Go %d), want exactly %d", total, inKernel.Load(), inGo.Load(), want)

@@ -125,6 +125,30 @@ type egressFlowKey struct {
 	Pad   uint32
 }
 
+type egressGate uint32
+
+const (
+	egressGateGATE_REDIRECTED  egressGate = 0
+	egressGateGATE_UDP         egressGate = 1
+	egressGateGATE_PROTOCOL    egressGate = 2
+	egressGateGATE_OWN         egressGate = 3
+	egressGateGATE_EXCLUDED    egressGate = 4
+	egressGateGATE_KERNEL      egressGate = 5
+	egressGateGATE_STORAGE     egressGate = 6
+	egressGateGATE_TOKEN       egressGate = 7
+	egressGateGATE_UNNAMED     egressGate = 8
+	egressGateGATE_DEVICE      egressGate = 9
+	egressGateGATE_SOURCE_PORT egressGate = 10
+	egressGateGATE_V6ONLY      egressGate = 11
+	egressGateGATE_NEGATIVE    egressGate = 12
+	egressGateGATE_NETNS       egressGate = 13
+	egressGateGATE_LISTENER    egressGate = 14
+	egressGateGATE_HEARTBEAT   egressGate = 15
+	egressGateGATE_BACKLOG     egressGate = 16
+	egressGateGATE_FULL        egressGate = 17
+	egressGateGATE_MAX         egressGate = 18
+)
+
 type egressGateCount struct {
 	_       structs.HostLayout
 	Passed  uint64

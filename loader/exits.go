@@ -162,4 +162,3 @@ func syncMap[K comparable, V comparable](m *ebpf.Map, have, want map[K]V) error 
 	}
 	return nil
 }
-

@@ -152,6 +152,30 @@ type headersFlowKey struct {
 	Pad   uint32
 }
 
+type headersGate uint32
+
+const (
+	headersGateGATE_REDIRECTED  headersGate = 0
+	headersGateGATE_UDP         headersGate = 1
+	headersGateGATE_PROTOCOL    headersGate = 2
+	headersGateGATE_OWN         headersGate = 3
+	headersGateGATE_EXCLUDED    headersGate = 4
+	headersGateGATE_KERNEL      headersGate = 5
+	headersGateGATE_STORAGE     headersGate = 6
+	headersGateGATE_TOKEN       headersGate = 7
+	headersGateGATE_UNNAMED     headersGate = 8
+	headersGateGATE_DEVICE      headersGate = 9
+	headersGateGATE_SOURCE_PORT headersGate = 10
+	headersGateGATE_V6ONLY      headersGate = 11
+	headersGateGATE_NEGATIVE    headersGate = 12
+	headersGateGATE_NETNS       headersGate = 13
+	headersGateGATE_LISTENER    headersGate = 14
+	headersGateGATE_HEARTBEAT   headersGate = 15
+	headersGateGATE_BACKLOG     headersGate = 16
+	headersGateGATE_FULL        headersGate = 17
+	headersGateGATE_MAX         headersGate = 18
+)
+
 type headersGateCount struct {
 	_       structs.HostLayout
 	Passed  uint64

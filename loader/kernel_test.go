@@ -5,10 +5,13 @@ package loader
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -24,6 +27,9 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv(agentEnv) != "" {
 		agentMain()
+	}
+	if kind := os.Getenv(lifeEnv); kind != "" {
+		otherLife(kind)
 	}
 	os.Exit(m.Run())
 }
@@ -245,4 +251,75 @@ func (r *rig) destination(dest string) Destination {
 		}
 	}
 	return Destination{Dest: want}
+}
+
+func sysProcAttr() syscall.SysProcAttr { return syscall.SysProcAttr{} }
+
+// origin is a server at all addresses that reads to the end and then closes.
+type origin struct {
+	net.Listener
+	port uint16
+}
+
+func startOrigin(t testing.TB) *origin {
+	t.Helper()
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(context.Background(), "tcp", "[::]:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	return &origin{l, port(l)}
+}
+
+// at is the origin's address and port by one of the host's addresses.
+func (o *origin) at(addr string) string {
+	return net.JoinHostPort(addr, strconv.Itoa(int(o.port)))
+}
+
+// freePort is a loopback address and a port that was free a moment ago.
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// inNetns runs f in the network namespace of a process.
+func inNetns(t testing.TB, pid int, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// Never unlocked: the thread ends with the goroutine.
+		runtime.LockOSThread()
+		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer ns.Close()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+			return
+		}
+		f()
+	}()
+	<-done
 }

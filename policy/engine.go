@@ -305,6 +305,8 @@ func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
 	key := LaneKey{Budget: r.Name}
 	if r.Per&PerDestination != 0 {
 		key.Destination = f.Host
+	} else {
+		label = r.label
 	}
 	if r.Per&PerExit != 0 {
 		key.Exit = f.Exit

@@ -128,6 +128,9 @@ type Budget struct {
 	// FailClosed refuses in the kernel what would otherwise go untouched
 	// because the daemon cannot take it.
 	FailClosed bool
+	// HeadersOff believes the Retry-After family alone: fields of rate limits
+	// (RateLimit, X-RateLimit-Remaining and the like) do nothing.
+	HeadersOff bool
 }
 
 // Match selects traffic. Empty fields select everything.

@@ -66,7 +66,7 @@ func (v value) budget(b *policy.Budget) bool {
 		field{"cooldown", func(v value) { v.cooldown(&b.Cooldown) }},
 		field{"recovery", func(v value) { v.recovery(&b.Recovery) }},
 		field{"retry", unsupported},
-		field{"headers", value.headers},
+		field{"headers", func(v value) { b.HeadersOff = v.headersOff() }},
 		field{"tls", value.tls},
 		field{"mode", func(v value) {
 			switch s, _ := v.word("enforce", "shadow", "off"); s {
@@ -241,14 +241,18 @@ func (v value) recovery(r *policy.Recovery) {
 	}
 }
 
-// headers reads which rate-limit fields of answers are believed.
-func (v value) headers() {
+// headersOff reads which rate-limit fields of answers are believed: all that
+// are known, or none.
+func (v value) headersOff() bool {
 	s, ok := v.text("auto")
 	switch {
-	case !ok || s == "auto" || s == "off":
+	case !ok || s == "auto":
+	case s == "off":
+		return true
 	case s == "":
 		v.reject("must be auto or off%s", v.butIs())
 	default:
 		v.notYet(fmt.Sprintf("the dialect %q", clip(s)), "use auto or off")
 	}
+	return false
 }

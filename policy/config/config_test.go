@@ -226,7 +226,7 @@ admin: {socket: /tmp/x.sock}
 		FailClosed: true,
 	}
 	third := base("third", policy.Rate{Count: 10, Every: 30 * time.Second})
-	third.Unit, third.Per, third.Mode = policy.Connections, policy.PerExit, policy.Off
+	third.Unit, third.Per, third.Mode, third.HeadersOff = policy.Connections, policy.PerExit, policy.Off, true
 	third.Cooldown.Default, third.Cooldown.Max, third.Cooldown.Spread = 500*time.Millisecond, 500*time.Millisecond, 0.25
 	want := &policy.Policy{
 		Scope: policy.Scope{
@@ -264,11 +264,28 @@ func TestListen(t *testing.T) {
 			t.Errorf("listen %s: got %q, want %q", c.listen, got, c.want)
 		}
 	}
-	for _, bad := range []string{"127.0.0.1", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:http", "256.0.0.1:80", "::1:9477"} {
+	for _, bad := range []string{"127.0.0.1", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:http", "256.0.0.1:80", "::1:9477", "a..b:1", ":1a"} {
 		_, err := Parse("f", []byte(`metrics: {listen: "`+bad+`"}`))
 		want := `f:1: metrics.listen: "` + bad + `" is no host:port; write it as 127.0.0.1:9477, or off for none`
 		if err == nil || err.Error() != want {
 			t.Errorf("listen %s: got %v, want %s", bad, err, want)
+		}
+	}
+}
+
+// Beyond the size where the line is searched for, the YAML package's stands.
+func TestSyntaxErrorInALargeFile(t *testing.T) {
+	text := "budgets:\n" + strings.Repeat("  - rate: 1/s\n", 20_000) + "  - rate: \"1/s\n"
+	_, err := Parse("f", []byte(text))
+	if want := "f:20002: not valid YAML: found unexpected end of stream"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestSocket(t *testing.T) {
+	for text, want := range map[string]string{"off": "", `""`: "", "/run/../tmp//x.sock": "/tmp/x.sock"} {
+		if got := mustParse(t, "admin: {socket: "+text+"}").Admin.Socket; got != want {
+			t.Errorf("socket %s: got %q, want %q", text, got, want)
 		}
 	}
 }

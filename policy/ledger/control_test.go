@@ -126,9 +126,9 @@ func TestStories(t *testing.T) {
 			return []step{
 				{do: penalize(0, 3*sec, true, t), full: true, wait: 3 * sec},
 				{at: 3*sec - 1, full: true, wait: 1},
-				{at: 3 * sec, take: 1, full: true, wait: 200 * ms}, // one probe, and no burst was refilled
-				{at: 3*sec + 200*ms, full: true, wait: 0},          // the pace allows it, the probe is under way
-				{at: 3*sec + 300*ms, do: reward(1, true, t), take: 1, full: true, wait: 200*ms/11*10 - 100*ms + 1*ms/1 + 0},
+				{at: 3 * sec, take: 1, full: true, wait: 200 * ms},                                  // one probe, and no burst was refilled
+				{at: 3*sec + 200*ms, full: true, wait: 0},                                           // the pace allows it, the probe is under way
+				{at: 3*sec + 300*ms, do: reward(1, true, t), take: 1, full: true, wait: 81_818_181}, // the ramp: 200 ms / 1.1
 			}
 		}},
 		{"a shorter verdict shortens nothing", sec, 1, func(t *testing.T) []step {
@@ -165,8 +165,8 @@ func TestStories(t *testing.T) {
 			return []step{
 				{do: penalize(0, sec, true, t)},
 				{at: sec, take: 1},
-				{at: 1500 * ms, do: penalize(1, sec, true, t), full: true, wait: sec},
-				{at: 2500 * ms, take: 1, full: true, wait: 2 * sec}, // base 1 s: the floor is half of it
+				{at: 1500 * ms, do: penalize(1, sec, true, t), full: true, wait: 1500 * ms}, // the pace of the slowed lane outlasts the cooldown
+				{at: 3 * sec, take: 1, full: true, wait: 2 * sec},                           // base 1 s: the floor is half of it
 			}
 		}},
 		{"a probe that vanishes", sec, 1, func(t *testing.T) []step {

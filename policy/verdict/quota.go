@@ -23,15 +23,15 @@ type Quota struct {
 type family uint8
 
 const (
-	draft       family = iota // RateLimit as a dictionary; RateLimit-Limit and the like
-	vendor                    // X-RateLimit-Limit, X-Rate-Limit-Limit and the like
-	requests                  // OpenAI and Anthropic, as are the next
-	tokens                    //
-	tokensIn                  // input-tokens
-	tokensOut                 // output-tokens
-	shopify                   // X-Shopify-Shop-Api-Call-Limit
-	hubspot                   // X-HubSpot-RateLimit-Max and the like
-	numFamilies               //
+	draft    family = iota // RateLimit as a dictionary; RateLimit-Limit and the like
+	vendor                 // X-RateLimit-Limit, X-Rate-Limit-Limit and the like
+	requests               // OpenAI and Anthropic, as are the tokens
+	tokens
+	tokensIn
+	tokensOut
+	shopify // X-Shopify-Shop-Api-Call-Limit
+	hubspot // X-HubSpot-RateLimit-Max and the like
+	numFamilies
 )
 
 // counter is what one family said.

@@ -18,6 +18,7 @@ func TestBodyLimits(t *testing.T) {
 		{"largest chunk size", "7fffffffffffffff\r\n", ""},
 		{"size of 16 digits", "0000000000000001\r\nx\r\n0000000000000000\r\n\r\n", ""},
 		{"largest trailers", "0\r\nX:" + strings.Repeat("y", MaxHead-6) + "\r\n\r\n", ""},
+		{"largest trailers after an extension", "0;xyz\r\nX:" + strings.Repeat("y", MaxHead-6) + "\r\n\r\n", ""},
 		{"trailers of a byte more", "0\r\nX:" + strings.Repeat("y", MaxHead-5) + "\r\n\r\n", "trailers too large"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

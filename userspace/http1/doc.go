@@ -14,6 +14,10 @@
 // Lines of a head are judged when they are complete, in order: how the stream
 // was cut into pieces never changes a result.
 //
+// A response ends where its framing says. What a server sends after it without
+// being asked (a body to HEAD, say, or beyond Content-Length) must not be taken
+// for the answer to the next request: the driver closes such a connection.
+//
 // All slices in heads are views into the caller's buffer. They are valid until
 // the caller changes or moves that buffer, and never outlive it.
 package http1

@@ -419,6 +419,22 @@ func TestParseRequestNeedsMore(t *testing.T) {
 	}
 }
 
+// A wrong seen costs time, or the answer until more arrives, but never sense.
+func TestParseRequestSeen(t *testing.T) {
+	var h RequestHead
+	for _, seen := range []int{-1, 0, len(scraperRequest) - 1, len(scraperRequest), len(scraperRequest) + 1, 2 * MaxHead} {
+		if n, err := ParseRequest(&h, b(scraperRequest), seen); n != len(scraperRequest) || err != nil {
+			t.Errorf("seen %d: ParseRequest = %d, %v, want %d, nil", seen, n, err, len(scraperRequest))
+		}
+	}
+	endless := b(strings.Repeat("x", MaxHead+10))
+	for _, seen := range []int{0, 10, MaxHead, MaxHead + 10} {
+		if n, err := ParseRequest(&h, endless, seen); n != 0 || reasonOf(t, err) != "head too large" {
+			t.Errorf("seen %d: ParseRequest = %d, %v, want the limit", seen, n, err)
+		}
+	}
+}
+
 func TestRequestKind(t *testing.T) {
 	for _, tt := range []struct {
 		head string

@@ -16,7 +16,8 @@ type ResponseHead struct {
 	// Tunnel says that both directions are opaque from the end of this head
 	// on: 101, or 2xx to CONNECT.
 	Tunnel bool
-	// Close says that the connection must not carry another request.
+	// Close says that the connection must not carry another request. An interim
+	// response leaves that to the final one.
 	Close bool
 
 	Body Body // framing of the body that follows the head
@@ -264,7 +265,7 @@ func (h *ResponseHead) conclude(f *responseFields, k Kind) *Error {
 		}
 		h.Tunnel = true
 	case h.Status < 200:
-		h.Interim = true
+		h.Interim, h.Close = true, false
 	case k&ForCONNECT != 0 && h.Status < 300:
 		h.Tunnel = true
 	case k&ForHEAD != 0, h.Status == 204, h.Status == 304:

@@ -150,14 +150,16 @@ func (c *conn) answered(head []byte) {
 // judge makes a verdict of a response head.
 func (c *conn) judge(head []byte) verdict.Verdict {
 	h := verdict.Head{Status: c.resp.Status, Connect: c.kind&http1.ForCONNECT != 0, At: time.Now()}
+	var statuses []int
+	if l := policy.Target(c.lanes); l != nil {
+		rule := l.Budget()
+		statuses = rule.Cooldown.Statuses
+		h.RetryAfterOnly = rule.HeadersOff
+	}
 	http1.Fields(head, func(name, value []byte) bool {
 		h.Field(name, value)
 		return true
 	})
-	var statuses []int
-	if l := policy.Target(c.lanes); l != nil {
-		statuses = l.Budget().Cooldown.Statuses
-	}
 	return h.Verdict(statuses)
 }
 

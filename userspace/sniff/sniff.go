@@ -51,8 +51,8 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 const (
 	// maxLeading is the number of bytes of empty lines before a request line.
 	maxLeading = 8
-	// maxLine is how much of a first line is looked at. A longer one of text
-	// only is taken as HTTP, whose parser refuses what it is not.
+	// maxLine is how much of a first line is looked at. A longer one, of text
+	// only, is taken as HTTP, whose parser refuses what it is not.
 	maxLine = 8 << 10
 )
 
@@ -128,22 +128,15 @@ func firstHTTP(b []byte) Protocol {
 	case usual && i+1 < len(line) && line[i] == ' ' && line[i+1] == '/':
 		return HTTP1
 	}
-	full := len(line) >= maxLine
-	line = line[:min(len(line), maxLine)]
-	if end := bytes.IndexByte(line, '\n'); end >= 0 {
-		line, full = line[:end], true
-		if !bytes.Contains(line, []byte("HTTP/")) {
+	for i, c := range line {
+		switch {
+		case i == maxLine:
+			return HTTP1
+		case c == '\n' && bytes.Contains(line[:i], []byte("HTTP/")):
+			return HTTP1
+		case c == '\n', c < ' ' && c != '\t' && c != '\r', c == 0x7f:
 			return Opaque
 		}
-		return HTTP1
-	}
-	for _, c := range line {
-		if c < ' ' && c != '\t' && c != '\r' || c == 0x7f {
-			return Opaque
-		}
-	}
-	if full {
-		return HTTP1
 	}
 	return NeedMore
 }

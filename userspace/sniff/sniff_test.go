@@ -27,7 +27,7 @@ var firsts = []struct {
 	{"bare CR", "GE\rT / HTTP/1.1\r\n", HTTP1, 17},
 	{"bracket in the method", "GE[T / HTTP/1.1\r\n", HTTP1, 17},
 	{"text beyond ASCII", "GET caf\xc3\xa9 HTTP/1.1\r\n", HTTP1, 20},
-	{"endless line", strings.Repeat("x", maxLine+5), HTTP1, maxLine},
+	{"endless line", strings.Repeat("x", maxLine+5), HTTP1, maxLine + 1},
 	{"HTTP/2", preface + "\x00\x00", HTTP2, len(preface)},
 	{"almost HTTP/2", "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", HTTP1, 19},
 	{"TLS 1.0 record", "\x16\x03\x01\x02\x00\x01\x00\x01", TLS, 6},
@@ -54,6 +54,7 @@ var firsts = []struct {
 	{"bytes beyond ASCII", "\xff\xfe", Opaque, 1},
 	{"space first", " GET / HTTP/1.1\r\n", Opaque, 1},
 	{"many empty lines", strings.Repeat("\r\n", 5), Opaque, 9},
+	{"control byte before HTTP/", "0\x19HTTP/1.1\n", Opaque, 2},
 	{"DEL in a line", "QUIT\x7f", Opaque, 5},
 }
 

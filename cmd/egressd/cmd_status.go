@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/egressd/egressd/cmd/egressd/internal/admin"
+)
+
+func newStatusCommand(e *env) *cobra.Command {
+	var socket string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "tell how the daemon fares",
+		Args:  cobra.NoArgs,
+		RunE: does(func(cmd *cobra.Command, _ []string) error {
+			return e.status(cmd.Context(), admin.NewClient(socket), asJSON)
+		}),
+	}
+	jsonFlag(cmd, &asJSON)
+	socketFlag(cmd, &socket)
+	return cmd
+}
+
+func (e *env) status(ctx context.Context, client *admin.Client, asJSON bool) error {
+	s, err := client.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return e.printJSON(s)
+	}
+	_, err = fmt.Fprint(e.stdout, formatStatus(s, time.Now()))
+	return err
+}
+
+// formatStatus is a status for people at now.
+func formatStatus(s admin.Status, now time.Time) string {
+	var out strings.Builder
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(&out, "%-10s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("daemon", "%s, pid %d, up %s", s.Version, s.PID, age(now.Sub(s.Started)))
+	file := s.Config.File
+	if file == "" {
+		file = "from the command line"
+	}
+	row("policy", "%s, in force since %s", file, s.Config.Loaded.Local().Format(time.DateTime))
+	if !s.Config.OK {
+		for line := range strings.Lines(s.Config.Error) {
+			row("", "LAST RELOAD FAILED, the old policy stays: %s", strings.TrimRight(line, "\n"))
+		}
+	}
+	for i, b := range s.Config.Budgets {
+		name := ""
+		if i == 0 {
+			name = "budgets"
+		}
+		row(name, "%s", b)
+	}
+	if k := s.Kernel; k != nil {
+		state := "attached to "
+		if !k.Attached {
+			state = "NOT attached to "
+		}
+		row("programs", "%s%s", state, strings.Join(k.Cgroups, ", "))
+		row("canary", "%s", formatCanary(k.Canary, now))
+		for i, gate := range slices.Sorted(maps.Keys(k.Untouched)) {
+			name := ""
+			if i == 0 {
+				name = "untouched"
+			}
+			row(name, "%d by gate %s", k.Untouched[gate], gate)
+		}
+	}
+	row("now", "%d lanes, %d connections, %d requests waiting", s.Lanes, s.Flows, s.Waiting)
+	if s.Metrics != "" {
+		row("metrics", "http://%s/metrics", s.Metrics)
+	}
+	return out.String()
+}
+
+func formatCanary(c admin.Canary, now time.Time) string {
+	switch {
+	case c.At.IsZero():
+		return "not tried yet"
+	case c.OK:
+		return fmt.Sprintf("ok, %s ago", age(now.Sub(c.At)))
+	}
+	return fmt.Sprintf("FAILED %s ago: %s", age(now.Sub(c.At)), c.Error)
+}
+
+// age writes a duration with as many digits as matter to people.
+func age(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/egressd/egressd/cmd/egressd/internal/demo"
+)
+
+// canaryCommand is the command by which a daemon runs this binary to test the
+// hooks.
+const canaryCommand = "canary"
+
+// newCanaryCommand makes the connection by which a daemon tests its hooks.
+// What becomes of it the daemon sees in the kernel.
+func newCanaryCommand(*env) *cobra.Command {
+	return &cobra.Command{
+		Use:    canaryCommand + " ADDRESS",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: does(func(_ *cobra.Command, args []string) error {
+			conn, err := net.DialTimeout("tcp", args[0], time.Second)
+			if err != nil {
+				return nil // refused, since the hook left it alone
+			}
+			return conn.Close()
+		}),
+	}
+}
+
+// newOriginCommand is the demo's origin.
+func newOriginCommand(e *env) *cobra.Command {
+	var cfg demo.OriginConfig
+	cmd := &cobra.Command{
+		Use:    demo.OriginCommand,
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: does(func(*cobra.Command, []string) error {
+			return demo.Serve(cfg, e.stdin, e.stdout)
+		}),
+	}
+	cmd.Flags().DurationVar(&cfg.Every, "every", 0, "time in which one request is allowed")
+	cmd.Flags().DurationVar(&cfg.LimitOnceAfter, "limit-once-after", 0, "when one request is answered with 429")
+	cmd.Flags().DurationVar(&cfg.RetryAfter, "retry-after", 0, "Retry-After of that answer")
+	return cmd
+}
+
+// newClientsCommand is a process of the demo's clients.
+func newClientsCommand(*env) *cobra.Command {
+	var c demo.Clients
+	cmd := &cobra.Command{
+		Use:    demo.ClientsCommand + " URL",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: does(func(cmd *cobra.Command, args []string) error {
+			c.URL = args[0]
+			c.Run(cmd.Context())
+			return nil
+		}),
+	}
+	cmd.Flags().IntVar(&c.Count, "count", 1, "clients at the same time")
+	cmd.Flags().DurationVar(&c.Pause, "pause", 0, "between requests")
+	cmd.Flags().DurationVar(&c.For, "for", time.Minute, "how long")
+	return cmd
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package admin is the daemon's control socket: HTTP with JSON bodies over a
+// unix socket, for the commands that ask a running daemon. Only root and the
+// daemon's own user are heard, by the credentials that the kernel vouches for.
+//
+//	GET  /v1/status
+//	GET  /v1/lanes
+//	GET  /v1/flows
+//	GET  /v1/events?follow&dispatches   one JSON object per line
+//	POST /v1/cooldown                   {"lane": "…", "duration": "30s"} or {"lane": "…", "clear": true}
+//
+// Errors are {"error": "…"}.
+package admin
+
+import (
+	"context"
+	"time"
+)
+
+// Backend is what the socket shows. Its methods are called from several
+// goroutines at once.
+type Backend interface {
+	Status() Status
+	Lanes() []Lane
+	Flows() []Flow
+	// Events calls f for what has happened and, if follow is set, for what
+	// happens until ctx ends. Dispatches are left out unless asked for. It
+	// ends with the first error of f.
+	Events(ctx context.Context, follow, dispatches bool, f func(Event) error) error
+	// Cooldown closes a lane for d from now, or opens it if d is zero.
+	Cooldown(lane string, d time.Duration) error
+}
+
+// Status is how the daemon fares.
+type Status struct {
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"`
+	Config  Config    `json:"config"`
+	Kernel  *Kernel   `json:"kernel,omitempty"` // absent where no programs are loaded
+	Lanes   int       `json:"lanes"`
+	Waiting int64     `json:"waiting"` // requests in all gates
+	Flows   int       `json:"flows"`
+	Metrics string    `json:"metrics,omitempty"` // address
+}
+
+// Config is the policy in force.
+type Config struct {
+	File    string    `json:"file,omitempty"`
+	Loaded  time.Time `json:"loaded"`
+	OK      bool      `json:"ok"`              // of the last reading
+	Error   string    `json:"error,omitempty"` // of the last reading: the policy before it is in force
+	Budgets []string  `json:"budgets"`         // what they really allow
+}
+
+// Kernel is the state of the programs.
+type Kernel struct {
+	Cgroups   []string          `json:"cgroups"` // where they are attached
+	Attached  bool              `json:"attached"`
+	Canary    Canary            `json:"canary"`
+	Untouched map[string]uint64 `json:"untouched"` // by the safety gate that did not hold
+}
+
+// Canary is the last self-test: a connection through the hook.
+type Canary struct {
+	At    time.Time `json:"at"`
+	OK    bool      `json:"ok"`
+	Error string    `json:"error,omitempty"`
+}
+
+// Lane is one lane.
+type Lane struct {
+	Lane        string  `json:"lane"` // id
+	Budget      string  `json:"budget"`
+	Destination string  `json:"destination"`
+	Exit        string  `json:"exit"`
+	Mode        string  `json:"mode"`
+	Rate        float64 `json:"rate"`      // units per second now
+	BaseRate    float64 `json:"base_rate"` // units per second that the budget allows
+	Burst       float64 `json:"burst"`
+	Waiting     int64   `json:"waiting"`
+	InFlight    int64   `json:"in_flight"`
+	Granted     uint64  `json:"granted"`
+	Held        uint64  `json:"held"`
+	Refused     uint64  `json:"refused"`
+	Limited     uint64  `json:"limited"`
+	Open        bool    `json:"open"`
+	Probing     bool    `json:"probing,omitempty"` // open for one probe only
+	// ClosedFor is the time until a closed lane opens, in seconds, and OpensAt
+	// the same as an instant; Reason is why it is closed.
+	ClosedFor float64    `json:"closed_for_s,omitempty"`
+	OpensAt   *time.Time `json:"opens_at,omitempty"`
+	Reason    string     `json:"reason,omitempty"`
+}
+
+// Flow is one connection in the hands of the proxy.
+type Flow struct {
+	PID      uint32  `json:"pid"`
+	Command  string  `json:"command"`
+	UID      uint32  `json:"uid"`
+	Netns    uint64  `json:"netns"`
+	Cgroup   uint64  `json:"cgroup"`
+	Dest     string  `json:"dest"`
+	Source   string  `json:"source,omitempty"`
+	Ifindex  uint32  `json:"ifindex,omitempty"`
+	Mark     uint32  `json:"mark,omitempty"`
+	Exit     string  `json:"exit"`
+	Host     string  `json:"host,omitempty"`
+	State    string  `json:"state"`
+	Lane     string  `json:"lane,omitempty"`
+	Requests int     `json:"requests"`
+	Age      float64 `json:"age_s"`
+}
+
+// Event is one thing that happened. Mono is CLOCK_MONOTONIC, for differences;
+// Time is for people.
+type Event struct {
+	Time   time.Time `json:"time"`
+	Mono   uint64    `json:"mono_ns"`
+	Kind   string    `json:"kind"`
+	Lane   string    `json:"lane,omitempty"`
+	Wait   float64   `json:"wait_s,omitempty"`
+	Detail string    `json:"detail,omitempty"`
+}
+
+// Cooldown is the body of POST /v1/cooldown.
+type Cooldown struct {
+	Lane     string `json:"lane"`
+	Duration string `json:"duration,omitempty"`
+	Clear    bool   `json:"clear,omitempty"`
+}
+
+// failure is the body of an answer that is none.
+type failure struct {
+	Error string `json:"error"`
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/egressd/egressd/loader"
+	"github.com/egressd/egressd/metrics"
+	"github.com/egressd/egressd/policy"
+)
+
+// maxNames bounds the addresses whose labels are remembered.
+const maxNames = 1 << 14
+
+// names turns the kernel's counts, which are by address, into counts by the
+// names that the policy file has: an address counts for the label that it was
+// last seen to show. What it counted before that stays where it was, so that
+// no count ever falls.
+type names struct {
+	mu     sync.Mutex
+	labels map[netip.AddrPort]string
+	last   map[destination]loader.Destination
+	totals map[labelled]*outcomes
+}
+
+// destination is the key of the kernel's counts.
+type destination struct {
+	addr netip.AddrPort
+	exit string
+}
+
+// labelled is the key of the counts that are shown.
+type labelled struct{ label, exit string }
+
+// outcomes are attempts to connect, by what became of them.
+type outcomes struct{ redirected, untouched, refused uint64 }
+
+// saw notes that addr showed a name which label stands for.
+func (n *names) saw(addr netip.AddrPort, label string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.labels == nil {
+		n.labels = make(map[netip.AddrPort]string)
+	}
+	if _, ok := n.labels[addr]; !ok && len(n.labels) >= maxNames {
+		// Names move from address to address; those in use are soon back.
+		clear(n.labels)
+	}
+	n.labels[addr] = label
+}
+
+// forget drops all labels: a new policy may have others.
+func (n *names) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.labels)
+}
+
+// count adds what the kernel has counted since the last call and returns the
+// sums.
+func (n *names) count(all []loader.Destination) []metrics.Connections {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.totals == nil {
+		n.totals = make(map[labelled]*outcomes)
+		n.last = make(map[destination]loader.Destination)
+	}
+	for _, d := range all {
+		key := destination{d.Dest, d.Exit}
+		label, ok := n.labels[d.Dest]
+		if !ok {
+			label = policy.OtherLabel
+		}
+		total := n.totals[labelled{label, d.Exit}]
+		if total == nil {
+			total = new(outcomes)
+			n.totals[labelled{label, d.Exit}] = total
+		}
+		last := n.last[key]
+		total.redirected += grown(d.Redirected, last.Redirected)
+		total.untouched += grown(d.Untouched, last.Untouched)
+		total.refused += grown(d.Refused, last.Refused)
+		n.last[key] = d
+	}
+	out := make([]metrics.Connections, 0, len(n.totals))
+	for key, t := range n.totals {
+		out = append(out, metrics.Connections{
+			Destination: key.label,
+			Exit:        key.exit,
+			Outcomes: []metrics.Count{
+				{Label: "redirected", N: t.redirected},
+				{Label: "untouched", N: t.untouched},
+				{Label: "held", N: 0}, // connections are held by the proxy, not in the kernel
+				{Label: "refused", N: t.refused},
+			},
+		})
+	}
+	return out
+}
+
+// grown is by how much a counter grew. One that fell was begun anew.
+func grown(now, before uint64) uint64 {
+	if now < before {
+		return now
+	}
+	return now - before
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/egressd/egressd/loader"
+	"github.com/egressd/egressd/metrics"
+	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/ledger"
+	"github.com/egressd/egressd/policy/verdict"
+)
+
+// source shows a daemon to Prometheus.
+type source struct{ d *Daemon }
+
+var _ metrics.Source = source{}
+
+// limitKinds are the kinds of verdict by which an origin limits.
+var limitKinds = []verdict.Kind{verdict.Limited, verdict.Capacity, verdict.Challenge, verdict.ExitTrouble}
+
+// Lanes implements metrics.Source.
+func (s source) Lanes() []metrics.Lane {
+	now := s.d.clock.Now()
+	lanes := s.d.engine.Lanes()
+	out := make([]metrics.Lane, len(lanes))
+	for i, l := range lanes {
+		out[i] = metrics.Lane{
+			Destination: l.Label,
+			Exit:        l.Tally.Exit,
+			Waiting:     int(l.Waiting.Load()),
+			Cooldown:    ledger.Time(l.Cell.OpenUntil.Load()).Sub(now),
+			Rate:        perSecond(l.Cell.Interval.Load()),
+			Budget:      perSecond(l.Cell.BaseInterval.Load()),
+		}
+	}
+	return out
+}
+
+// perSecond is the rate of one unit per interval of nanoseconds; 0 for no
+// limit.
+func perSecond(interval uint64) float64 {
+	if interval == 0 {
+		return 0
+	}
+	return 1e9 / float64(interval)
+}
+
+// Tallies implements metrics.Source.
+func (s source) Tallies() metrics.Tallies {
+	var out metrics.Tallies
+	for _, t := range s.d.engine.Tallies() {
+		tally := metrics.Tally{
+			Destination: t.Destination,
+			Exit:        t.Exit,
+			Requests:    []metrics.Count{{Label: metrics.NoAnswer, N: t.Errors()}},
+			Wait:        t.Wait(),
+			Sent:        t.Bytes(policy.Sent),
+			Received:    t.Bytes(policy.Received),
+		}
+		for code, n := range t.Codes() {
+			tally.Requests = append(tally.Requests, metrics.Count{Label: strconv.Itoa(code), N: n})
+		}
+		for _, r := range policy.Refusals() {
+			tally.Refused = append(tally.Refused, metrics.Count{Label: r.String(), N: t.Refused(r)})
+		}
+		for _, k := range limitKinds {
+			tally.Limited = append(tally.Limited, metrics.Count{Label: k.String(), N: t.Limited(k)})
+		}
+		out.Pairs = append(out.Pairs, tally)
+	}
+	now := s.d.clock.Now()
+	for _, m := range s.d.engine.Meters() {
+		out.Exits = append(out.Exits, metrics.ExitSeconds{Exit: m.Exit, Seconds: m.Seconds(now)})
+	}
+	out.Dropped = s.d.engine.Dropped()
+	return out
+}
+
+// Kernel implements metrics.Source.
+func (s source) Kernel() (metrics.Kernel, error) {
+	k := s.d.kernel
+	destinations, err := k.Connections()
+	if err != nil {
+		return metrics.Kernel{}, err
+	}
+	gates, err := k.Gates()
+	if err != nil {
+		return metrics.Kernel{}, err
+	}
+	programs, err := k.Programs()
+	if err != nil {
+		return metrics.Kernel{}, fmt.Errorf("read run times: %w", err)
+	}
+	out := metrics.Kernel{Connections: s.d.names.count(destinations), Dropped: k.Dropped()}
+	for _, g := range gates {
+		if g.Name != loader.GateRedirected {
+			out.Untouched = append(out.Untouched, metrics.Count{Label: g.Name, N: g.Passed})
+		}
+	}
+	for _, p := range programs {
+		out.Programs = append(out.Programs, metrics.ProgramTime{Program: p.Name, Time: p.Runtime})
+	}
+	return out, nil
+}
+
+// Reload implements metrics.Source.
+func (s source) Reload() metrics.Reload {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	return metrics.Reload{OK: s.d.reload.ok, Last: s.d.reload.loaded}
+}

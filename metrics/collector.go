@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Names of the families.
+const (
+	NameRequests         = "egressd_requests_total"
+	NameRefused          = "egressd_requests_refused_total"
+	NameWait             = "egressd_request_wait_seconds"
+	NameWaiting          = "egressd_requests_waiting"
+	NameConnections      = "egressd_connections_total"
+	NameUntouched        = "egressd_untouched_total"
+	NameBytes            = "egressd_bytes_total"
+	NameCooldown         = "egressd_cooldown_seconds"
+	NameLaneRate         = "egressd_lane_rate"
+	NameLaneBudget       = "egressd_lane_budget"
+	NameLimited          = "egressd_limited_total"
+	NameExitRate         = "egressd_exit_requests_per_second"
+	NameProgramSeconds   = "egressd_program_seconds_total"
+	NameBuildInfo        = "egressd_build_info"
+	NameReloadSuccessful = "egressd_config_last_reload_successful"
+	NameReloadTime       = "egressd_config_last_reload_success_timestamp_seconds"
+	NameDropped          = "egressd_dropped_keys_total"
+	NameCollectErrors    = "egressd_collect_errors_total"
+)
+
+// DefaultMaxPairs is the default of Config.MaxPairs.
+const DefaultMaxPairs = 512
+
+// Config is what a Collector needs.
+type Config struct {
+	Source Source
+	Build  Build
+	// MaxPairs bounds the pairs of destination and exit that each family
+	// shows; further ones are added up under `other`. Zero is
+	// DefaultMaxPairs.
+	MaxPairs int
+}
+
+// Collector mirrors a Source. It is safe for concurrent use.
+type Collector struct {
+	source   Source
+	build    Build
+	limit    *limiter
+	errors   atomic.Uint64
+	families map[string]family
+}
+
+// family is one metric name.
+type family struct {
+	desc   *prometheus.Desc
+	labels int
+}
+
+// help has the text and the labels of every family.
+var help = []struct {
+	name   string
+	text   string
+	labels []string
+}{
+	{NameRequests, "Requests that were sent, by the status code of the answer; none where there was no answer.", []string{"destination", "exit", "code"}},
+	{NameRefused, "Requests that egressd answered itself instead of sending them, by reason.", []string{"destination", "exit", "reason"}},
+	{NameWait, "Time that requests waited in the gate before they were sent.", []string{"destination", "exit"}},
+	{NameWaiting, "Requests that wait in the gate now.", []string{"destination", "exit"}},
+	{NameConnections, "Attempts to connect, as the kernel saw them, by what became of them.", []string{"destination", "exit", "outcome"}},
+	{NameUntouched, "Connections that went on untouched, by the gate of the connect hook that let them pass.", []string{"reason"}},
+	{NameBytes, "Payload bytes relayed; direction sent is towards the destination.", []string{"destination", "exit", "direction"}},
+	{NameCooldown, "Time until the lane opens again, the longest of all lanes with these labels; 0 if open.", []string{"destination", "exit"}},
+	{NameLaneRate, "Units per second that the lanes grant now, summed over lanes with these labels.", []string{"destination", "exit"}},
+	{NameLaneBudget, "Units per second that policy allows the lanes, summed over lanes with these labels.", []string{"destination", "exit"}},
+	{NameLimited, "Answers by which an origin limited, by kind of verdict.", []string{"destination", "exit", "kind"}},
+	{NameExitRate, "Requests that the exit sent within each second since its first.", []string{"exit"}},
+	{NameProgramSeconds, "Time that the kernel program has run.", []string{"program"}},
+	{NameBuildInfo, "1, with the version of the binary in its labels.", []string{"version", "revision", "goversion"}},
+	{NameReloadSuccessful, "Whether the last reading of the policy file succeeded; if not, the one before is in force.", nil},
+	{NameReloadTime, "When a policy file was last read with success.", nil},
+	{NameDropped, "Keys not counted under their own name because there was no room.", nil},
+	{NameCollectErrors, "Sources that could not be read during scrapes.", nil},
+}
+
+// NewCollector makes a collector. It reads nothing until it is scraped.
+func NewCollector(cfg Config) *Collector {
+	if cfg.MaxPairs <= 0 {
+		cfg.MaxPairs = DefaultMaxPairs
+	}
+	c := &Collector{
+		source:   cfg.Source,
+		build:    cfg.Build,
+		limit:    newLimiter(cfg.MaxPairs),
+		families: make(map[string]family, len(help)),
+	}
+	for _, h := range help {
+		c.families[h.name] = family{prometheus.NewDesc(h.name, h.text, h.labels, nil), len(h.labels)}
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, h := range help {
+		ch <- c.families[h.name].desc
+	}
+}
+
+// Collect implements prometheus.Collector. A source that cannot be read costs
+// its families, not the scrape.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	c.lanes(ch)
+	tallies := c.source.Tallies()
+	c.tallies(ch, tallies)
+	dropped := tallies.Dropped
+	if kernel, err := c.source.Kernel(); err != nil {
+		c.errors.Add(1)
+	} else {
+		c.kernel(ch, kernel)
+		dropped += kernel.Dropped
+	}
+	c.daemon(ch)
+	// These two last: what went before may have changed them.
+	c.counter(ch, NameDropped, float64(dropped)+float64(c.limit.count()))
+	c.counter(ch, NameCollectErrors, float64(c.errors.Load()))
+}
+
+func (c *Collector) lanes(ch chan<- prometheus.Metric) {
+	waiting, cooldown := c.table(NameWaiting), c.table(NameCooldown)
+	rate, budget := c.table(NameLaneRate), c.table(NameLaneBudget)
+	for _, l := range c.source.Lanes() {
+		p := pair{l.Destination, l.Exit}
+		waiting.add(p, "", float64(l.Waiting))
+		cooldown.atLeast(p, max(0, l.Cooldown.Seconds()))
+		rate.add(p, "", l.Rate)
+		budget.add(p, "", l.Budget)
+	}
+	for _, t := range []*table{waiting, cooldown, rate, budget} {
+		t.send(ch, prometheus.GaugeValue)
+	}
+}
+
+func (c *Collector) tallies(ch chan<- prometheus.Metric, all Tallies) {
+	requests, refused := c.table(NameRequests), c.table(NameRefused)
+	limited, bytes := c.table(NameLimited), c.table(NameBytes)
+	waits := c.histograms(NameWait)
+	for _, t := range all.Pairs {
+		p := pair{t.Destination, t.Exit}
+		for _, n := range t.Requests {
+			requests.add(p, statusLabel(n.Label), float64(n.N))
+		}
+		refused.addAll(p, t.Refused)
+		limited.addAll(p, t.Limited)
+		bytes.add(p, "sent", float64(t.Sent))
+		bytes.add(p, "received", float64(t.Received))
+		waits.add(p, t.Wait)
+	}
+	for _, t := range []*table{requests, refused, limited, bytes} {
+		t.send(ch, prometheus.CounterValue)
+	}
+	waits.send(ch)
+
+	seconds := c.histograms(NameExitRate)
+	for _, e := range all.Exits {
+		seconds.add(pair{exit: e.Exit}, e.Seconds)
+	}
+	seconds.send(ch)
+}
+
+// NoAnswer is the code of requests that were sent and got no answer.
+const NoAnswer = "none"
+
+// statusLabel keeps the label code to what HTTP can say.
+func statusLabel(code string) string {
+	if code == NoAnswer {
+		return code
+	}
+	if n, err := strconv.Atoi(code); err != nil || n < 100 || n > 599 || len(code) != 3 {
+		return Other
+	}
+	return code
+}
+
+func (c *Collector) kernel(ch chan<- prometheus.Metric, k Kernel) {
+	connections := c.table(NameConnections)
+	for _, n := range k.Connections {
+		connections.addAll(pair{n.Destination, n.Exit}, n.Outcomes)
+	}
+	connections.send(ch, prometheus.CounterValue)
+	untouched := make(map[string]uint64)
+	for _, n := range k.Untouched {
+		untouched[n.Label] += n.N
+	}
+	for _, reason := range slices.Sorted(maps.Keys(untouched)) {
+		c.counter(ch, NameUntouched, float64(untouched[reason]), reason)
+	}
+	programs := make(map[string]float64)
+	for _, p := range k.Programs {
+		programs[p.Program] += p.Time.Seconds()
+	}
+	for _, name := range slices.Sorted(maps.Keys(programs)) {
+		c.counter(ch, NameProgramSeconds, programs[name], name)
+	}
+}
+
+func (c *Collector) daemon(ch chan<- prometheus.Metric) {
+	c.gauge(ch, NameBuildInfo, 1, c.build.Version, c.build.Revision, c.build.GoVersion)
+	reload := c.source.Reload()
+	ok := 0.0
+	if reload.OK {
+		ok = 1
+	}
+	c.gauge(ch, NameReloadSuccessful, ok)
+	at := 0.0
+	if !reload.Last.IsZero() {
+		at = float64(reload.Last.UnixMilli()) / 1e3
+	}
+	c.gauge(ch, NameReloadTime, at)
+}
+
+func (c *Collector) counter(ch chan<- prometheus.Metric, name string, v float64, labels ...string) {
+	c.send(ch, name, prometheus.CounterValue, v, labels...)
+}
+
+func (c *Collector) gauge(ch chan<- prometheus.Metric, name string, v float64, labels ...string) {
+	c.send(ch, name, prometheus.GaugeValue, v, labels...)
+}
+
+func (c *Collector) send(ch chan<- prometheus.Metric, name string, kind prometheus.ValueType, v float64, labels ...string) {
+	for i := range labels {
+		labels[i] = clean(labels[i])
+	}
+	desc := c.families[name].desc
+	m, err := prometheus.NewConstMetric(desc, kind, v, labels...)
+	if err != nil {
+		m = prometheus.NewInvalidMetric(desc, err)
+	}
+	ch <- m
+}

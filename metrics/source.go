@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics answers Prometheus: it mirrors what the engine, the proxy
+// and the kernel have counted, in metrics made anew for each scrape, and
+// serves them over HTTP.
+//
+// It keeps no counters of its own but those about itself, so nothing has to be
+// told when something is counted. Its labels are names that the policy file
+// wrote, or sets that the code closes; everything else is `other`. Never an
+// address, a user name or a path: a label lives as long as the server that
+// stores it.
+package metrics
+
+import (
+	"time"
+
+	"github.com/egressd/egressd/policy"
+)
+
+// Source is what a scrape reads. Its methods are called from several
+// goroutines at once and must be quick: a scrape waits for them. The caller
+// of a method owns what it returns.
+type Source interface {
+	// Lanes gives the state of every lane that exists now.
+	Lanes() []Lane
+	// Tallies gives what has been counted since the daemon started. Counts
+	// must never fall, also when the lanes that made them are gone.
+	Tallies() Tallies
+	// Kernel gives what the programs counted. An error leaves the kernel's
+	// families out of this scrape and is counted.
+	Kernel() (Kernel, error)
+	// Reload tells how the last reading of the policy file ended.
+	Reload() Reload
+}
+
+// Lane is the state of a lane. Lanes with the same labels are merged.
+type Lane struct {
+	Destination string
+	Exit        string
+	Waiting     int           // requests in the gate
+	Cooldown    time.Duration // until it opens; zero or less for an open lane
+	Rate        float64       // units per second now
+	Budget      float64       // units per second that the policy allows
+}
+
+// Tallies are the counts of the proxy plane.
+type Tallies struct {
+	Pairs []Tally
+	Exits []ExitSeconds
+	// Dropped counts the keys for which the source itself had no room.
+	Dropped uint64
+}
+
+// Tally is what was counted for a destination and an exit. Tallies with the
+// same labels are added up.
+type Tally struct {
+	Destination string
+	Exit        string
+	Requests    []Count          // answered, by status code
+	Refused     []Count          // refused here, by reason
+	Limited     []Count          // answers that were limits, by kind
+	Wait        policy.Histogram // seconds
+	Sent        uint64           // bytes from clients to the destination
+	Received    uint64           // bytes from the destination to clients
+}
+
+// Count is a number with the value of its one further label.
+type Count struct {
+	Label string
+	N     uint64
+}
+
+// ExitSeconds is the distribution of the requests that an exit sent within
+// each second since its first.
+type ExitSeconds struct {
+	Exit    string
+	Seconds policy.Histogram // requests
+}
+
+// Kernel is what the programs counted.
+type Kernel struct {
+	Connections []Connections
+	Untouched   []Count       // by reason, all reasons
+	Programs    []ProgramTime // empty where the kernel keeps no run times
+	Dropped     uint64        // keys for which the maps had no room
+}
+
+// Connections are attempts to connect.
+type Connections struct {
+	Destination string
+	Exit        string
+	Outcomes    []Count
+}
+
+// ProgramTime is the time that one kernel program has run.
+type ProgramTime struct {
+	Program string
+	Time    time.Duration
+}
+
+// Reload is how the last reading of the policy file ended.
+type Reload struct {
+	OK   bool      // the last attempt
+	Last time.Time // of the last success
+}
+
+// Build names the binary.
+type Build struct {
+	Version   string
+	Revision  string
+	GoVersion string
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// counters are what a subject has used and counted since it started.
+type counters struct {
+	cpu      time.Duration // user and system time of all its processes
+	requests int           // that egressd says it dispatched; 0 for the others
+}
+
+func (s *subject) counters(ctx context.Context) (c counters, err error) {
+	if s.proc == nil {
+		return c, nil
+	}
+	if c.cpu, err = treeCPU(s.proc.cmd.Process.Pid); err != nil {
+		return c, err
+	}
+	if s.metrics != "" {
+		c.requests, err = sumMetric(ctx, s.metrics, "egressd_requests_total")
+	}
+	return c, err
+}
+
+// tick is the unit of CPU time in /proc: 1/100 s on every Linux (USER_HZ).
+const tick = 10 * time.Millisecond
+
+// treeCPU adds up the CPU time of a process and its children.
+func treeCPU(pid int) (time.Duration, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // has ended since
+		}
+		st, err := parseStat(string(text))
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", file, err)
+		}
+		if st.pid == pid || st.parent == pid {
+			sum += st.cpu
+		}
+	}
+	if sum == 0 {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
+			return 0, fmt.Errorf("reading the CPU time: %w", err)
+		}
+	}
+	return sum, nil
+}
+
+// stat is what is used of /proc/PID/stat, see proc(5).
+type stat struct {
+	pid, parent int
+	cpu         time.Duration // utime + stime
+}
+
+func parseStat(text string) (stat, error) {
+	// The name in parentheses may hold spaces and parentheses itself.
+	open, end := strings.Index(text, " ("), strings.LastIndex(text, ") ")
+	if open < 0 || end < open {
+		return stat{}, fmt.Errorf("no process name in %q", text)
+	}
+	rest := strings.Fields(text[end+2:])
+	if len(rest) < 13 {
+		return stat{}, fmt.Errorf("too few fields in %q", text)
+	}
+	var n [4]int
+	for i, field := range []string{text[:open], rest[1], rest[11], rest[12]} {
+		var err error
+		if n[i], err = strconv.Atoi(field); err != nil {
+			return stat{}, fmt.Errorf("field of %q: %w", text, err)
+		}
+	}
+	return stat{pid: n[0], parent: n[1], cpu: time.Duration(n[2]+n[3]) * tick}, nil
+}
+
+// sumMetric adds up the series of a counter that the daemon at addr exports.
+func sumMetric(ctx context.Context, addr, name string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, fmt.Errorf("reading metrics: %w", err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, fmt.Errorf("reading metrics: %w", err)
+	}
+	return sumSeries(string(text), name)
+}
+
+// sumSeries adds up the series of name in the text format of Prometheus.
+func sumSeries(text, name string) (int, error) {
+	sum := 0.0
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest == "" || (rest[0] != '{' && rest[0] != ' ') {
+			continue
+		}
+		value := rest[strings.LastIndexByte(rest, ' ')+1:]
+		v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if err != nil {
+			return 0, fmt.Errorf("metric %q: %w", line, err)
+		}
+		sum += v
+	}
+	return int(sum), nil
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// startEgressd runs the daemon on a cgroup of its own, in which the clients of
+// this subject are started. They ask the origin's own address: the redirect is
+// all that leads them through egressd.
+func (l *lab) startEgressd(ctx context.Context, binary string) (*subject, error) {
+	root, err := cgroupRoot()
+	if err != nil {
+		return nil, err
+	}
+	s, err := l.settings()
+	if err != nil {
+		return nil, err
+	}
+	s.Cgroup = fmt.Sprintf("/egressd-bench-%d", os.Getpid())
+	dir := filepath.Join(root, s.Cgroup)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making a cgroup for the clients: %w", err)
+	}
+	// Clients that were ended a moment ago may still be leaving.
+	l.onClose(func() error { return retry(2*time.Second, func() error { return os.Remove(dir) }) })
+	cgroup, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("opening the cgroup of the clients: %w", err)
+	}
+	l.onClose(cgroup.Close)
+
+	file, err := l.configure("egressd", s)
+	if err != nil {
+		return nil, err
+	}
+	ready, err := listenNotify(l.path("notify.sock"))
+	if err != nil {
+		return nil, err
+	}
+	l.onClose(ready.Close)
+	env := append(os.Environ(), "NOTIFY_SOCKET="+l.path("notify.sock"))
+	proc, err := l.start("egressd", env, binary, "run", "--config", file, "--pin-dir", "")
+	if err != nil {
+		return nil, err
+	}
+	if err := proc.wait(ctx, "egressd to be ready", ready.isReady); err != nil {
+		return nil, err
+	}
+	return &subject{name: nameEgressd, http: l.origin, tls: l.tls, proc: proc, cgroup: cgroup, metrics: s.Metrics}, nil
+}
+
+// cgroupRoot finds where cgroup v2 is mounted, by the type of the file system.
+func cgroupRoot() (string, error) {
+	f, err := os.Open("/proc/self/mounts")
+	if err != nil {
+		return "", fmt.Errorf("reading the mount table: %w", err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) > 2 && fields[2] == "cgroup2" {
+			return fields[1], nil
+		}
+	}
+	return "", errors.New("no cgroup v2 is mounted")
+}
+
+// notifySocket is what systemd would listen on.
+type notifySocket struct{ conn *net.UnixConn }
+
+func listenNotify(path string) (notifySocket, error) {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return notifySocket{}, fmt.Errorf("listening for readiness: %w", err)
+	}
+	return notifySocket{conn}, nil
+}
+
+// isReady looks for READY=1 among the messages that have come.
+func (n notifySocket) isReady() bool {
+	buf := make([]byte, 4096)
+	for {
+		if err := n.conn.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+			return false
+		}
+		size, err := n.conn.Read(buf)
+		if err != nil {
+			return false
+		}
+		for line := range strings.Lines(string(buf[:size])) {
+			if strings.TrimSpace(line) == "READY=1" {
+				return true
+			}
+		}
+	}
+}
+
+func (n notifySocket) Close() error { return n.conn.Close() }
+
+// retry calls f until it succeeds, for at most d.
+func retry(d time.Duration, f func() error) error {
+	for end := time.Now().Add(d); ; time.Sleep(20 * time.Millisecond) {
+		if err := f(); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// microPackages are the packages whose benchmarks are reported.
+var microPackages = []string{"./policy/...", "./userspace/...", "./loader"}
+
+// micro is the result of one Go benchmark: the medians of its runs.
+type micro struct {
+	pkg, name string
+	ns        float64 // per operation
+	bytes     float64 // per operation
+	allocs    float64 // per operation
+}
+
+// measureMicro runs the benchmarks of microPackages, three times each.
+func measureMicro(ctx context.Context) ([]micro, error) {
+	log.Printf("Go benchmarks of %s", strings.Join(microPackages, ", "))
+	args := append([]string{"test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "0.5s", "-count", "3"}, microPackages...)
+	out, err := output(ctx, nil, "go", args...)
+	if err != nil {
+		return nil, err
+	}
+	return parseMicro(out)
+}
+
+var benchLine = regexp.MustCompile(`^(Benchmark\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
+
+// parseMicro reads the output of `go test -bench`. Runs of one benchmark
+// become one result, in the order of their first.
+func parseMicro(out []byte) ([]micro, error) {
+	type key struct{ pkg, name string }
+	type runs struct{ ns, bytes, allocs []float64 }
+	var order []key
+	byKey := map[key]*runs{}
+	pkg := ""
+	lines := bufio.NewScanner(bytes.NewReader(out))
+	for lines.Scan() {
+		if p, ok := strings.CutPrefix(lines.Text(), "pkg: "); ok {
+			pkg = p[strings.Index(p, "/egressd/egressd/")+len("/egressd/egressd/"):]
+			continue
+		}
+		m := benchLine.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		k := key{pkg, strings.TrimPrefix(m[1], "Benchmark")}
+		r := byKey[k]
+		if r == nil {
+			r = &runs{}
+			byKey[k] = r
+			order = append(order, k)
+		}
+		fields := strings.Fields(m[2])
+		for i := 0; i+1 < len(fields); i += 2 {
+			v, err := strconv.ParseFloat(fields[i], 64)
+			if err != nil {
+				return nil, fmt.Errorf("benchmark line %q: %w", lines.Text(), err)
+			}
+			switch fields[i+1] {
+			case "ns/op":
+				r.ns = append(r.ns, v)
+			case "B/op":
+				r.bytes = append(r.bytes, v)
+			case "allocs/op":
+				r.allocs = append(r.allocs, v)
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("reading benchmarks: %w", err)
+	}
+	if len(order) == 0 {
+		return nil, errors.New("no benchmark ran")
+	}
+	var all []micro
+	for _, k := range order {
+		r := byKey[k]
+		all = append(all, micro{pkg: k.pkg, name: k.name, ns: median(r.ns), bytes: median(r.bytes), allocs: median(r.allocs)})
+	}
+	return all, nil
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// output runs a command to its end, in the given cgroup or, if that is nil, in
+// the one of this process. It returns what the command printed; an error tells
+// what it said on stderr.
+func output(ctx context.Context, cgroup *os.File, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	if cgroup != nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("running %s: %w: %s%s", name, err, out, stderr.Bytes())
+	}
+	return out, nil
+}
