@@ -13,25 +13,26 @@ import "bytes"
 // Both slices are views into head. Fields does not allocate, nor does a yield
 // that keeps no reference.
 func Fields(head []byte, yield func(name, value []byte) bool) {
-	at, returns := 0, 0
-	line := head[:0]
-	for line != nil && len(line) == 0 { // empty lines before the start line
-		line, at = anyLine(head, at, &returns)
-	}
-	for line != nil {
+	started := false
+	for at := 0; ; {
 		start := at
-		line, at = anyLine(head, at, &returns)
-		if len(line) == 0 {
+		end, next := anyLine(head, at)
+		if next == 0 {
 			return
 		}
-		end := start + len(line)
+		at = next
+		if !started { // the start line, and empty lines before it
+			started = end > start
+			continue
+		}
+		if end == start {
+			return
+		}
 		for at < len(head) && (head[at] == ' ' || head[at] == '\t') {
-			fold := at
-			line, at = anyLine(head, at, &returns)
-			if line == nil {
+			if end, next = anyLine(head, at); next == 0 {
 				return
 			}
-			end = fold + len(line)
+			at = next
 		}
 		field := head[start:end]
 		i := bytes.IndexByte(field, ':')

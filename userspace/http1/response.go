@@ -75,10 +75,13 @@ func (h *ResponseHead) parse(b []byte, k Kind) (int, *Error) {
 	at, returns := 0, 0
 	var line []byte
 	for range maxLeading + 1 {
-		line, at = anyLine(b, at, &returns)
-		if line == nil {
+		end, next := anyLine(b, at)
+		if next == 0 {
 			return 0, nil
 		}
+		line = b[at:end]
+		returns += next - end - 1
+		at = next
 		if len(line) > 0 {
 			break
 		}
@@ -89,10 +92,14 @@ func (h *ResponseHead) parse(b []byte, k Kind) (int, *Error) {
 	f := responseFields{badLength: numReasons}
 	framing, first := false, true
 	for range MaxFields + 1 {
-		line, at = anyLine(b, at, &returns)
-		switch {
-		case line == nil:
+		end, next := anyLine(b, at)
+		if next == 0 {
 			return 0, nil
+		}
+		line := b[at:end]
+		returns += next - end - 1
+		at = next
+		switch {
 		case len(line) == 0:
 			head := b[:at]
 			if bytes.Count(head, crByte) != returns {
@@ -125,21 +132,18 @@ func (h *ResponseHead) parse(b []byte, k Kind) (int, *Error) {
 
 var crByte = []byte{'\r'}
 
-// anyLine returns the line of b that starts at at, without its LF or CRLF, and
-// where the next one starts; it counts the CRs of CRLFs. The line is nil if it
-// is not complete.
-func anyLine(b []byte, at int, returns *int) (line []byte, next int) {
+// anyLine returns where the line of b that starts at at ends, without its LF or
+// CRLF, and where the next one starts: 0 if the line is not complete.
+func anyLine(b []byte, at int) (end, next int) {
 	i := bytes.IndexByte(b[at:], '\n')
 	if i < 0 {
-		return nil, at
+		return 0, 0
 	}
-	end := at + i
-	next = end + 1
+	end = at + i
 	if i > 0 && b[end-1] == '\r' {
-		end--
-		*returns++
+		return end - 1, end + 1
 	}
-	return b[at:end:end], next
+	return end, end + 1
 }
 
 // statusLine reads "HTTP/1.x SP status [SP reason]".

@@ -19,6 +19,10 @@ import (
 // admitRequest takes the pending request to its gate.
 func (c *conn) admitRequest() {
 	e := c.l.p.cfg.Engine
+	if !c.knowHost() {
+		c.badRequest(http1.ErrInvalidHost)
+		return
+	}
 	f := c.facts()
 	direct := c.req.Form == http1.Origin || c.req.Form == http1.Asterisk
 	if c.first && direct && !e.Wants(f.Host, f.Dest) {
@@ -205,7 +209,7 @@ func (c *conn) laneID() string {
 // of the client's buffer.
 func (c *conn) facts() policy.Facts {
 	f := policy.Facts{
-		Host:   c.canonicalHost(),
+		Host:   c.host,
 		Dest:   c.flow.Dest,
 		Method: view(c.req.Method),
 		Path:   view(c.req.Path),
@@ -232,19 +236,21 @@ func (c *conn) targetPort() uint16 {
 	return 80
 }
 
-// canonicalHost is the host of the request in canonical form, or the address
-// that the connection goes to. The last one is kept, since a connection rarely
-// asks for two.
-func (c *conn) canonicalHost() string {
+// knowHost sets c.host to the host of the request in canonical form, or to the
+// address that the connection goes to if the request names none. It reports
+// false if what it names is no host. The last one is kept, since a connection
+// rarely asks for two.
+func (c *conn) knowHost() bool {
 	raw := c.req.Host
 	if len(raw) > 0 && string(raw) == string(c.hostRaw) {
-		return c.host
+		return true
 	}
 	c.hostRaw = append(c.hostRaw[:0], raw...)
-	host, _, ok := sniff.CanonicalHost(string(raw))
-	if !ok {
-		host = c.flow.Dest.Addr().String()
+	if len(raw) == 0 {
+		c.host = c.flow.Dest.Addr().String()
+		return true
 	}
+	host, _, ok := sniff.CanonicalHost(string(raw))
 	c.host = host
-	return host
+	return ok
 }

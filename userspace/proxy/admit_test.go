@@ -209,6 +209,7 @@ func TestAmbiguousRequest(t *testing.T) {
 		"POST / HTTP/1.1\r\nHost: origin.test\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
 		"GET / HTTP/1.1\nHost: origin.test\n\n",
 		"GET / HTTP/1.1\r\nHost: origin.test\r\nHost: other.test\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: origin..test\r\n\r\n",
 		"POST / HTTP/1.1\r\nHost : origin.test\r\nContent-Length: 5\r\n\r\nhello",
 	} {
 		dest, n := httpOrigin(t, nil)

@@ -27,6 +27,9 @@ const (
 	sniffTime = 300 * time.Millisecond
 	// undecidedTime is how long, after that, first bytes may stay undecided.
 	undecidedTime = 3 * time.Second
+	// noteEvery is how far the byte counters may be behind for connections that
+	// live long.
+	noteEvery = time.Second
 	// lingerTime is how long a client may go on sending what nobody reads any
 	// more, so that the answer reaches it before a reset would.
 	lingerTime = 2 * time.Second
@@ -55,6 +58,7 @@ type loop struct {
 	pipes     pipes
 	timers    timers
 	now       ledger.Time
+	nextNote  ledger.Time
 	spare     int // a descriptor kept back for the day when there are none
 
 	turns      atomic.Uint64 // made so far; watched from outside
@@ -249,6 +253,14 @@ func (l *loop) tick() {
 		l.p.cfg.Kernel.Beat(l.now)
 	}
 	l.timers.expire(l.now)
+	if l.now >= l.nextNote {
+		l.nextNote = l.now.Add(noteEvery)
+		for _, c := range l.slots {
+			if c != nil {
+				c.note()
+			}
+		}
+	}
 }
 
 func (l *loop) drained() bool {
