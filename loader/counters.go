@@ -14,10 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gateNames has the name of each gate of bpf/gates.h, in its order.
-var gateNames = [...]string{
-	"redirected", "udp", "protocol", "own", "excluded", "kernel", "storage", "token", "unnamed",
-	"device", "source_port", "v6_only", "negative", "netns", "listener", "heartbeat", "backlog", "full",
+// gateNames has the name of each gate of bpf/gates.h.
+var gateNames = [egressGateGATE_MAX]string{
+	egressGateGATE_REDIRECTED:  GateRedirected,
+	egressGateGATE_UDP:         "udp",
+	egressGateGATE_PROTOCOL:    "protocol",
+	egressGateGATE_OWN:         "own",
+	egressGateGATE_EXCLUDED:    "excluded",
+	egressGateGATE_KERNEL:      "kernel",
+	egressGateGATE_STORAGE:     "storage",
+	egressGateGATE_TOKEN:       "token",
+	egressGateGATE_UNNAMED:     "unnamed",
+	egressGateGATE_DEVICE:      "device",
+	egressGateGATE_SOURCE_PORT: "source_port",
+	egressGateGATE_V6ONLY:      "v6_only",
+	egressGateGATE_NEGATIVE:    "negative",
+	egressGateGATE_NETNS:       "netns",
+	egressGateGATE_LISTENER:    "listener",
+	egressGateGATE_HEARTBEAT:   "heartbeat",
+	egressGateGATE_BACKLOG:     "backlog",
+	egressGateGATE_FULL:        "full",
 }
 
 // GateRedirected is the name of the gate through which connections go to the

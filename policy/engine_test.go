@@ -423,6 +423,34 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// A lane that a request may just have been given is not taken from it, nor one
+// that still has something to remember.
+func TestKeeps(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		use  func(l *Lane)
+		at   time.Duration
+		kept bool
+	}{
+		{"idle", func(*Lane) {}, minIdle, false},
+		{"just used", func(*Lane) {}, minIdle - 1, true},
+		{"waited for", func(l *Lane) { l.Waiting.Add(1) }, minIdle, true},
+		{"in flight", func(l *Lane) { l.InFlight.Add(1) }, minIdle, true},
+		{"closed", func(l *Lane) { l.Cell.Close(t0.Add(minIdle + 1)) }, minIdle, true},
+		{"bucket not full", func(l *Lane) { l.Cell.TAT.Store(uint64(t0.Add(minIdle + 1))) }, minIdle, true},
+		{"slowed", func(l *Lane) { l.Cell.Interval.Store(uint64(2 * sec)) }, minIdle, true},
+		{"about to probe", func(l *Lane) { l.Cell.Flags.Store(ledger.FlagHalf) }, minIdle, true},
+	} {
+		e := mustEngine(t, 2, nil, budget("b", perBoth, sec))
+		l := e.Select(nil, facts("a"), ForRequest, t0)[0]
+		tt.use(l)
+		e.Select(nil, facts("b"), ForRequest, t0.Add(tt.at))
+		if got := e.Find(l.ID()) == l; got != tt.kept {
+			t.Errorf("a lane that is %s: kept = %v, want %v", tt.name, got, tt.kept)
+		}
+	}
+}
+
 // Of idle lanes those that were used last stay.
 func TestEvictsOldest(t *testing.T) {
 	const cells = 33

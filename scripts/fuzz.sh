@@ -8,11 +8,10 @@ set -euo pipefail
 time=${1:?usage: fuzz.sh TIME}
 cd "$(dirname "$0")/.."
 
-# The package of `go test -list` comes after its targets.
-listed=$(go test -list '^Fuzz' ./...)
-targets=$(awk '
-	/^Fuzz/ { names[n++] = $1 }
-	/^ok/   { for (i = 0; i < n; i++) print $2, names[i]; n = 0 }' <<<"$listed")
+# Lines "./folder FuzzName".
+targets=$(git ls-files --cached --others --exclude-standard -- '*_test.go' |
+	xargs -r grep -HoE '^func Fuzz[A-Za-z0-9_]*' |
+	sed -E 's|^(.*)/[^/]*:func (.*)$|./\1 \2|')
 if [[ -z $targets ]]; then
 	echo "fuzz.sh: no fuzz target found" >&2
 	exit 1

@@ -45,8 +45,14 @@ func (e *env) check(file string, asJSON bool) error {
 		return err
 	}
 	c := checked{File: file, Budgets: config.Describe(p), Cgroups: p.Scope.Cgroups}
-	if c.Programs, err = verifyPrograms(p.Scope.Cgroups); err != nil {
+	switch err := verifyPrograms(p.Scope.Cgroups); {
+	case errors.Is(err, loader.ErrPrivileges):
+		// The file can be checked by anybody.
+		c.Programs = "not verified, since that takes root"
+	case err != nil:
 		return err
+	default:
+		c.Programs = "verified by this kernel"
 	}
 	if asJSON {
 		return e.printJSON(c)
@@ -63,23 +69,18 @@ func (e *env) check(file string, asJSON bool) error {
 	return err
 }
 
-// verifyPrograms has the kernel verify the programs and says so. Without the
-// privileges for it that is said too, and no error: the file can be checked by
-// anybody.
-func verifyPrograms(cgroups []string) (string, error) {
+// verifyPrograms has the kernel verify the programs.
+func verifyPrograms(cgroups []string) error {
 	k, err := loader.Open(loader.Config{
 		Cgroups: cgroups,
 		Lanes:   2, // nobody will use them
 		Logger:  slog.New(slog.DiscardHandler),
 	})
-	switch {
-	case errors.Is(err, loader.ErrPrivileges):
-		return "not verified, since that takes root", nil
-	case err != nil:
-		return "", err
+	if err != nil {
+		return err
 	}
 	if err := k.Close(); err != nil {
-		return "", fmt.Errorf("unload programs: %w", err)
+		return fmt.Errorf("unload programs: %w", err)
 	}
-	return "verified by this kernel", nil
+	return nil
 }

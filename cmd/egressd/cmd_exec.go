@@ -224,10 +224,20 @@ func (s summary) format(width int) string {
 		}, rows)
 	}
 	for _, gate := range slices.Sorted(maps.Keys(s.PassedBy)) {
-		fmt.Fprintf(&out, "%d connections went untouched by gate %s\n", s.PassedBy[gate], gate)
+		n := s.PassedBy[gate]
+		fmt.Fprintf(&out, "%d connection%s went untouched by gate %s\n", n, plural(n, "", "s"), gate)
 	}
 	if s.Left > 0 {
-		fmt.Fprintf(&out, "%d processes of %s go on in the background, from now on without a budget\n", s.Left, s.Command[0])
+		fmt.Fprintf(&out, "%d process%s of %s %s on in the background, from now on without a budget\n",
+			s.Left, plural(uint64(s.Left), "", "es"), s.Command[0], plural(uint64(s.Left), "goes", "go"))
 	}
 	return out.String()
+}
+
+// plural chooses between one and several.
+func plural(n uint64, one, several string) string {
+	if n == 1 {
+		return one
+	}
+	return several
 }

@@ -70,7 +70,7 @@ type Cell struct {
 	Epoch        atomic.Uint64 // grows by one with every penalty that slowed the lane
 	Flags        atomic.Uint64
 	BaseInterval atomic.Uint64 // ns per unit of cost that the policy allows
-	Granted      atomic.Uint64 // units granted
+	Granted      atomic.Uint64 // units granted, without those given back
 	Held         atomic.Uint64 // requests that had to wait
 	Refused      atomic.Uint64 // requests refused locally
 	Limited      atomic.Uint64 // answers that were limits (429 and the like)
@@ -99,6 +99,7 @@ type Grant struct {
 	Epoch uint64 // Cell.Epoch when the unit was taken
 	TAT   uint64 // Cell.TAT that the unit left behind
 	Span  uint64 // ns by which it moved Cell.TAT
+	Cost  uint64 // units
 	Probe bool   // it is the probe of a lane that reopens: see FlagProbing
 }
 
@@ -142,6 +143,7 @@ func (c *Cell) Take(now Time, cost uint64) (g Grant, wait time.Duration, granted
 		g.TAT = base + g.Span
 		if c.TAT.CompareAndSwap(tat, g.TAT) {
 			c.Granted.Add(cost)
+			g.Cost = cost
 			return g, 0, true
 		}
 	}

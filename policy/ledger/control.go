@@ -99,6 +99,7 @@ func (c *Cell) Reward(now Time, reqEpoch uint64, step float64) (reopened bool) {
 // lost, as is a unit from before a penalty, whose bucket was emptied. A probe
 // ends.
 func (c *Cell) Refund(g Grant, now Time) {
+	c.Granted.Add(-g.Cost)
 	if c.Epoch.Load() != g.Epoch {
 		return
 	}

@@ -344,6 +344,25 @@ func TestRefund(t *testing.T) {
 		c.Refund(g, at(1100*ms))
 		tell(t, c, []step{{at: 1100 * ms, take: 1, full: true, wait: 1900 * ms}})
 	})
+	t.Run("not into a bucket that late news emptied", func(t *testing.T) {
+		c := newCell(100*ms, 5)
+		c.Penalize(t0, 0, at(sec), 0.5, 2*sec)
+		g := mustTake(t, c, at(sec))
+		c.Penalize(at(1100*ms), 0, at(2100*ms), 0.5, 2*sec)
+		c.Refund(g, at(1150*ms))
+		tell(t, c, []step{
+			{at: 2100 * ms, take: 1},
+			{at: 2100 * ms, do: reward(1, true, t), full: true, wait: 200 * ms},
+		})
+	})
+	t.Run("is not counted", func(t *testing.T) {
+		c := newCell(sec, 3)
+		mustTake(t, c, t0)
+		c.Refund(mustTake(t, c, t0), t0)
+		if got := c.Granted.Load(); got != 1 {
+			t.Errorf("granted = %d, want 1", got)
+		}
+	})
 	t.Run("twice is nothing more", func(t *testing.T) {
 		c := newCell(sec, 2)
 		g := mustTake(t, c, t0)

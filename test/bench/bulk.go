@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"strconv"
@@ -76,6 +77,9 @@ func (s *subject) download(ctx context.Context, mib int) (bulk, error) {
 	}
 	if want := mib << 20; size != want {
 		return bulk{}, fmt.Errorf("got %d bytes, want %d", size, want)
+	}
+	if s.metrics != "" && after.redirected == before.redirected {
+		return bulk{}, errors.New("the download went past egressd")
 	}
 	gb := float64(size) / 1e9
 	return bulk{gbPerSecond: gb / seconds, cpu: time.Duration(float64(after.cpu-before.cpu) / gb)}, nil

@@ -56,6 +56,10 @@ func measureConnect(ctx context.Context, subjects []*subject, rounds int) (conne
 	for _, c := range cases {
 		res.names = append(res.names, c.name)
 	}
+	before, err := subjects[i].counters(ctx)
+	if err != nil {
+		return res, err
+	}
 	// The differences are small: many short rounds see the same machine.
 	for range rounds * 5 {
 		for n, c := range cases {
@@ -69,6 +73,13 @@ func measureConnect(ctx context.Context, subjects []*subject, rounds int) (conne
 			}
 			res.rounds[n] = append(res.rounds[n], time.Duration(ns))
 		}
+	}
+	after, err := subjects[i].counters(ctx)
+	if err != nil {
+		return res, err
+	}
+	if got, want := after.redirected-before.redirected, connectCalls*len(res.rounds[0]); got != want {
+		return res, fmt.Errorf("connect(): egressd took %d connections, want the %d that are named", got, want)
 	}
 	for n, c := range cases {
 		log.Printf("connect(), %s: %v", c.name, res.rounds[n])

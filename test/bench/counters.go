@@ -16,8 +16,9 @@ import (
 
 // counters are what a subject has used and counted since it started.
 type counters struct {
-	cpu      time.Duration // user and system time of all its processes
-	requests int           // that egressd says it dispatched; 0 for the others
+	cpu        time.Duration // user and system time of all its processes
+	requests   int           // that egressd says it dispatched; 0 for the others
+	redirected int           // connections that egressd says it took; 0 for the others
 }
 
 func (s *subject) counters(ctx context.Context) (c counters, err error) {
@@ -27,9 +28,17 @@ func (s *subject) counters(ctx context.Context) (c counters, err error) {
 	if c.cpu, err = treeCPU(s.proc.cmd.Process.Pid); err != nil {
 		return c, err
 	}
-	if s.metrics != "" {
-		c.requests, err = sumMetric(ctx, s.metrics, "egressd_requests_total")
+	if s.metrics == "" {
+		return c, nil
 	}
+	text, err := scrape(ctx, s.metrics)
+	if err != nil {
+		return c, err
+	}
+	if c.requests, err = sumSeries(text, "egressd_requests_total", ""); err != nil {
+		return c, err
+	}
+	c.redirected, err = sumSeries(text, "egressd_connections_total", `outcome="redirected"`)
 	return c, err
 }
 
@@ -90,30 +99,31 @@ func parseStat(text string) (stat, error) {
 	return stat{pid: n[0], parent: n[1], cpu: time.Duration(n[2]+n[3]) * tick}, nil
 }
 
-// sumMetric adds up the series of a counter that the daemon at addr exports.
-func sumMetric(ctx context.Context, addr, name string) (int, error) {
+// scrape reads the metrics of the daemon at addr.
+func scrape(ctx context.Context, addr string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return 0, fmt.Errorf("reading metrics: %w", err)
+		return "", fmt.Errorf("reading metrics: %w", err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, fmt.Errorf("reading metrics: %w", err)
+		return "", fmt.Errorf("reading metrics: %w", err)
 	}
-	return sumSeries(string(text), name)
+	return string(text), nil
 }
 
-// sumSeries adds up the series of name in the text format of Prometheus.
-func sumSeries(text, name string) (int, error) {
+// sumSeries adds up the series of name, in the text format of Prometheus,
+// whose labels contain label.
+func sumSeries(text, name, label string) (int, error) {
 	sum := 0.0
 	for line := range strings.Lines(text) {
 		rest, ok := strings.CutPrefix(line, name)
-		if !ok || rest == "" || (rest[0] != '{' && rest[0] != ' ') {
+		if !ok || rest == "" || (rest[0] != '{' && rest[0] != ' ') || !strings.Contains(rest, label) {
 			continue
 		}
 		value := rest[strings.LastIndexByte(rest, ' ')+1:]

@@ -93,11 +93,12 @@ egressd_requests_total{destination="b c",code="200"} 2e+06
 egressd_requests_total_other 7
 other 1
 `
-	got, err := sumSeries(text, "egressd_requests_total")
-	if err != nil || got != 2000010 {
-		t.Errorf("got %d, %v; want 2000010", got, err)
+	for label, want := range map[string]int{"": 2000010, `destination="a"`: 10, `code="429"`: 0} {
+		if got, err := sumSeries(text, "egressd_requests_total", label); err != nil || got != want {
+			t.Errorf("with %q: got %d, %v; want %d", label, got, err, want)
+		}
 	}
-	if got, err := sumSeries("m x\n", "m"); err == nil {
+	if got, err := sumSeries("m x\n", "m", ""); err == nil {
 		t.Errorf("a value that is no number: got %d, want an error", got)
 	}
 }

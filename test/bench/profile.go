@@ -38,9 +38,14 @@ func profile(ctx context.Context, subjects []*subject, dir string, slot time.Dur
 		if err := errors.Join(<-recorded, loadErr); err != nil {
 			return fmt.Errorf("profile of %s: %w", sc.title, err)
 		}
-		text, err := output(ctx, nil, "perf", "report", "--stdio", "--no-children", "--call-graph", "none", "--percent-limit", "0.5", "--input", data)
-		if err != nil {
-			return err
+		// First the kernel's and egressd's shares, then the functions.
+		var text []byte
+		for _, by := range []string{"dso", "dso,symbol"} {
+			part, err := output(ctx, nil, "perf", "report", "--stdio", "--no-children", "--call-graph", "none", "--percent-limit", "0.5", "--sort", by, "--input", data)
+			if err != nil {
+				return err
+			}
+			text = append(text, part...)
 		}
 		file := filepath.Join(dir, fmt.Sprintf("load%d.txt", n+1))
 		if err := os.WriteFile(file, text, 0o644); err != nil {

@@ -182,3 +182,38 @@ func TestReloadTurnsOrder(t *testing.T) {
 	w.mustBe(Granted, w.live...)
 	w.quiet()
 }
+
+// Someone else is quicker between the look at the lanes and the taking: what
+// was taken goes back. Two lanes on one cell without burst are always so.
+func TestRollback(t *testing.T) {
+	dest := budget("dest", perDest, sec)
+	dest.Queue.MaxWait = 2 * sec
+	w := newWorld(t, dest, budget("all", 0, sec))
+	lanes := w.lanes("a", "/", "direct")
+	lanes[1].Cell = lanes[0].Cell
+	r := w.enter("r", "a", "direct")
+	w.until(sec)
+	w.mustBe(Queued, r)
+	if _, ready := lanes[0].Cell.Peek(w.now); !ready || lanes[0].Cell.Granted.Load() != 0 {
+		t.Errorf("ready, granted = %v, %d, want true, 0", ready, lanes[0].Cell.Granted.Load())
+	}
+	w.until(2 * sec)
+	w.mustBe(Refused, r)
+	w.quiet()
+}
+
+// A request that has its turn at one lane and waits in the line of another
+// when the first closes: the second goes on without it.
+func TestLaneClosesBehindTurn(t *testing.T) {
+	w := newWorld(t, budget("dest", perDest, 2*sec), budget("all", 0, sec))
+	w.enter("first", "x", "direct") // empties what all share
+	turn := w.enter("turn", "a", "direct")
+	next := w.enter("next", "b", "direct")
+	w.SetCooldown(w.lane("dest/a/-"), t0.Add(time.Minute))
+	w.until(sec)
+	w.mustGo(sec, next)
+	w.mustBe(Queued, turn)
+	w.until(time.Minute)
+	w.mustGo(time.Minute, turn)
+	w.quiet()
+}

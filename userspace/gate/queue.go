@@ -374,7 +374,7 @@ func (t *ticket) expect(now ledger.Time) (lane *policy.Lane, after time.Duration
 func (g *Gate) step(q *queue, s *spot, now ledger.Time) (at ledger.Time, again bool) {
 	t := s.ticket
 	if wait, ready := q.peek(now); !ready {
-		return g.blocked(q, s, wait, now)
+		return g.blocked(q, wait, now)
 	}
 	q.shut, q.probe = false, 0
 	switch {
@@ -405,22 +405,19 @@ func (g *Gate) step(q *queue, s *spot, now ledger.Time) (at ledger.Time, again b
 		g.grant(t, now)
 		return 0, true
 	}
-	for i := range t.spots[:t.n] { // someone in the kernel was quicker
+	for i := range t.spots[:t.n] { // one was closed since, or someone in the kernel was quicker
 		busy := t.spots[i].queue
 		if _, ready := busy.peek(now); !ready {
 			g.retreat(t, i)
 			g.mark(busy)
-			return never, busy == q
+			return 0, true
 		}
 	}
 	return now.Add(time.Millisecond), false
 }
 
 // blocked is step for a lane that has no unit.
-func (g *Gate) blocked(q *queue, s *spot, wait time.Duration, now ledger.Time) (at ledger.Time, again bool) {
-	if s.ticket.stage > s.i {
-		g.retreat(s.ticket, s.i)
-	}
+func (g *Gate) blocked(q *queue, wait time.Duration, now ledger.Time) (at ledger.Time, again bool) {
 	switch closed := q.isClosed(now); {
 	case !closed:
 		q.shut = false

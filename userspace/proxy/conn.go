@@ -107,6 +107,7 @@ func newConn(l *loop, slot int32, fd int, ns *dial.Netns, flow policy.Flow, remo
 	}
 	ns.Retain()
 	c.timer.fire = c.timedOut
+	c.waiter.Meter = l.p.cfg.Engine.Meter(flow.Exit) // lanes need not tell exits apart
 	c.waiter.Notify = func() { l.postGranted(c) }
 	return c
 }

@@ -131,6 +131,11 @@ func (d *Daemon) sweep() {
 	if n := d.kernel.Sweep(d.clock.Now()); n > 0 {
 		d.log.Debug("flows that nobody took are forgotten", "flows", n)
 	}
+	d.learnNames()
+}
+
+// learnNames looks which names the addresses of connections show now.
+func (d *Daemon) learnNames() {
 	for _, f := range d.proxy.Flows() {
 		if f.Lane == "" {
 			continue

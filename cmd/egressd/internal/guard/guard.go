@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -97,6 +98,9 @@ func newGroup(pid int) (*cgroup.Group, error) {
 		if below, err := cgroup.Create(mount, "/", name); err == nil {
 			return below, nil
 		}
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: %w", loader.ErrPrivileges, err)
 	}
 	return group, err
 }

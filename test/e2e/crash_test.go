@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// plenty is a budget for port that holds nobody.
+func plenty(port int) string {
+	return fmt.Sprintf("  - {name: all, match: {hosts: [localhost, 127.0.0.1], ports: [%d]}, rate: 100000/s, burst: 1000}", port)
+}
+
+const heartbeatMax = time.Second // after which a daemon that stands still gets no more connections
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	scope := newGroup(t)
+	o := newOrigin(t)
+	d := newDaemon(t, scope, plenty(o.port))
+	p := startProbe(t, scope, o.addr(), time.Minute, 2*time.Millisecond)
+	waitAttempts(t, p, time.Time{}, "a redirected connection", redirected)
+	killed := time.Now()
+	d.kill()
+	dead := time.Now()
+	waitAttempts(t, p, dead, "a native connection", native)
+	p.kill()
+	for _, a := range attempts(t, p) {
+		switch {
+		case a.At < killed.UnixNano():
+			if a.Error != "" && time.Unix(0, a.At+a.Took).Before(killed) {
+				t.Errorf("before the end of the daemon: got %+v, want no error", a)
+			}
+		case a.At > dead.UnixNano() && !native(a):
+			t.Errorf("after the end of the daemon: got %+v, want a native connection", a)
+		}
+		if a.Error == "" && a.Peer != o.addr() {
+			t.Errorf("got peer %s, want %s", a.Peer, o.addr())
+		}
+	}
+	mustBeClean(t, scope)
+	mustOnlyLedger(t, d)
+}
+
+// mustOnlyLedger fails the test if a dead daemon left more than the ledger.
+func mustOnlyLedger(t testing.TB, d *daemon) {
+	t.Helper()
+	var got []string
+	err := filepath.WalkDir(d.pins, func(path string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			got = append(got, e.Name())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"lanes", "ledger"}; !slices.Equal(got, want) {
+		t.Errorf("pins: got %v, want %v", got, want)
+	}
+}
+
+func TestStandstill(t *testing.T) {
+	t.Parallel()
+	scope := newGroup(t)
+	o := newOrigin(t)
+	d := newDaemon(t, scope, plenty(o.port))
+	// Each connection of the probe takes five seconds at most, so a client
+	// that hangs is seen as an error.
+	p := startProbe(t, scope, o.addr(), time.Minute, 2*time.Millisecond)
+	others := startProbe(t, scope, o.addr(), time.Minute, 100*time.Millisecond)
+	waitAttempts(t, p, time.Time{}, "a redirected connection", redirected)
+	d.signal(t, unix.SIGSTOP)
+	stopped := time.Now()
+	// The clients in the daemon's hands hang with it; those that come after
+	// the heartbeat is old must not.
+	fresh := []*process{}
+	for _, wait := range []time.Duration{0, 300 * time.Millisecond, 600 * time.Millisecond, heartbeatMax + 100*time.Millisecond, 2 * heartbeatMax} {
+		time.Sleep(time.Until(stopped.Add(wait)))
+		fresh = append(fresh, startProbe(t, scope, o.addr(), 500*time.Millisecond, 10*time.Millisecond))
+	}
+	for _, f := range fresh[3:] {
+		f.mustSucceed(t, 20*time.Second)
+		all := attempts(t, f)
+		if len(all) == 0 {
+			t.Error("got no connection of a client that came during the standstill")
+		}
+		for _, a := range all {
+			if !native(a) {
+				t.Errorf("%v after SIGSTOP: got %+v, want a native connection", time.Unix(0, a.At).Sub(stopped), a)
+			}
+		}
+	}
+	d.signal(t, unix.SIGCONT)
+	continued := time.Now()
+	waitAttempts(t, p, continued, "a redirected connection after SIGCONT", redirected)
+	for _, f := range fresh[:3] {
+		f.mustSucceed(t, 20*time.Second)
+	}
+	p.kill()
+	others.kill()
+	for _, p := range append(fresh, p, others) {
+		for _, a := range attempts(t, p) {
+			// Those that were redirected in the last second before the
+			// heartbeat was too old wait for SIGCONT, no longer.
+			if a.Error != "" {
+				t.Errorf("%v after SIGSTOP: got %+v, want no error", time.Unix(0, a.At).Sub(stopped), a)
+			}
+		}
+	}
+}
+
+func TestRestartKeepsCooldown(t *testing.T) {
+	t.Parallel()
+	const retryAfter = 30 * time.Second
+	scope := newGroup(t)
+	o := newOrigin(t)
+	d := newDaemon(t, scope, fmt.Sprintf(
+		"  - {name: shop, match: {hosts: [127.0.0.1], ports: [%d]}, rate: 100/s, burst: 10, queue: {max_wait: 5s}}", o.port))
+	ask := func() attempt {
+		t.Helper()
+		p := startProbe(t, scope, o.addr(), time.Millisecond, 0)
+		p.mustSucceed(t, 10*time.Second)
+		return attempts(t, p)[0]
+	}
+	o.limitNext(retryAfter)
+	begin := time.Now()
+	if a := ask(); a.Status != 429 || a.Error != "" {
+		t.Fatalf("got %+v, want the origin's own 429", a)
+	}
+	closedFor := func() float64 {
+		t.Helper()
+		l := d.lane(t)
+		if l.Open {
+			t.Fatalf("got lane %+v, want it closed", l)
+		}
+		return l.ClosedFor
+	}
+	// The spread of the reopening is 10 % by default.
+	if got, most := closedFor(), 1.1*retryAfter.Seconds(); got > most || got < (retryAfter-time.Since(begin)).Seconds() {
+		t.Errorf("got lane closed for %v s, want from %v to %v", got, retryAfter-time.Since(begin), most)
+	}
+	before, at := closedFor(), time.Now()
+	d.kill()
+	mustOnlyLedger(t, d)
+	d.start(t)
+	got, want := closedFor(), before-time.Since(at).Seconds()
+	if math.Abs(got-want) > 1 {
+		t.Errorf("after the restart: got lane closed for %v s, want %v", got, want)
+	}
+	sent := o.count()
+	if a := ask(); a.Status != 429 || a.Native || o.count() != sent {
+		t.Errorf("got %+v and %d requests at the origin, want egressd's own 429 and %d", a, o.count(), sent)
+	}
+	d.ask(t, "cooldown", "clear", d.lane(t).Lane)
+	if a := ask(); !redirected(a) || o.count() != sent+1 {
+		t.Errorf("after cooldown clear: got %+v and %d requests at the origin, want an answer and %d", a, o.count(), sent+1)
+	}
+}
+
+func TestStrangerAtProxyPort(t *testing.T) {
+	t.Parallel()
+	scope := newGroup(t)
+	o := newOrigin(t)
+	d := newDaemon(t, scope, plenty(o.port))
+	ports := listeningPorts(t, d.pid())
+	if len(ports) < 2 {
+		t.Fatalf("got listening ports %v of the daemon, want the proxy's and that of metrics", ports)
+	}
+	metrics := d.status(t).Metrics
+	for _, port := range ports {
+		addr := hostPort("127.0.0.1", port)
+		if addr == metrics {
+			continue
+		}
+		// From outside of the scope and, with a request, from inside.
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.SetDeadline(time.Now().Add(5 * time.Second))
+		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", o.addr())
+		text, err := io.ReadAll(conn)
+		conn.Close()
+		if len(text) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("stranger at %s: got %q and %v, want the connection closed", addr, text, err)
+		}
+		p := startProbe(t, scope, addr, time.Millisecond, 0)
+		p.mustSucceed(t, 10*time.Second)
+		if a := attempts(t, p)[0]; a.Error == "" || a.Took > int64(2*time.Second) {
+			t.Errorf("stranger in scope at %s: got %+v, want the connection closed", addr, a)
+		}
+	}
+	if n := o.count(); n != 0 {
+		t.Errorf("got %d requests at the origin, want none", n)
+	}
+}
+
+// listeningPorts are the TCP ports of IPv4 on which the process listens.
+func listeningPorts(t testing.TB, pid int) (ports []int) {
+	t.Helper()
+	inodes := map[string]bool{}
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		target, _ := os.Readlink(fd) // closed meanwhile: no listener
+		if inode, ok := strings.CutPrefix(target, "socket:["); ok {
+			inodes[strings.TrimSuffix(inode, "]")] = true
+		}
+	}
+	for _, s := range tcpSockets(t, fmt.Sprintf("/proc/%d/net/tcp", pid)) {
+		if s.state == "0A" && inodes[s.inode] {
+			ports = append(ports, s.localPort)
+		}
+	}
+	return ports
+}
+
+// tcpSocket is a line of /proc/net/tcp.
+type tcpSocket struct {
+	localPort, remotePort int
+	state, uid, inode     string
+}
+
+func tcpSockets(t testing.TB, table string) (all []tcpSocket) {
+	t.Helper()
+	text, err := os.ReadFile(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := func(addr string) int {
+		_, hex, _ := strings.Cut(addr, ":")
+		n, err := strconv.ParseUint(hex, 16, 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(n)
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) < 10 || f[0] == "sl" {
+			continue
+		}
+		all = append(all, tcpSocket{port(f[1]), port(f[2]), f[3], f[7], f[9]})
+	}
+	return all
+}
+
+func TestManyConnections(t *testing.T) {
+	t.Parallel()
+	const processes, each, atOnce = 4, 2500, 16
+	scope := newGroup(t)
+	o := newOrigin(t)
+	d := newDaemon(t, scope, plenty(o.port))
+	run := func(n int) {
+		t.Helper()
+		var all []*process
+		for range processes {
+			all = append(all, start(t, how{in: scope, env: []string{roleName + "=" + roleChurn}},
+				here.self, o.addr(), strconv.Itoa(n), strconv.Itoa(atOnce)))
+		}
+		for _, p := range all {
+			p.mustSucceed(t, time.Minute)
+		}
+		waitFor(t, 10*time.Second, "the last flow to end", func() bool { return d.status(t).Flows == 0 })
+	}
+	run(each / 10) // what the daemon keeps for use again is there from now on
+	fds, rss := descriptors(t, d.pid()), resident(t, d.pid())
+	run(each)
+	// One more connection of the admin socket may be about to close.
+	waitFor(t, 10*time.Second, "descriptors to return to the baseline", func() bool { return descriptors(t, d.pid()) <= fds+1 })
+	const slack = 16 << 20 // what Go's collector leaves for the next time
+	if got := resident(t, d.pid()); got > rss+slack {
+		t.Errorf("got %d bytes resident after %d connections, want at most %d + %d", got, processes*each, rss, slack)
+	}
+	s := d.status(t)
+	if n := s.Kernel.Untouched["full"] + s.Kernel.Untouched["backlog"]; n > 0 {
+		t.Logf("%d connections went untouched because too many came at once", n)
+	}
+	// A new connection is redirected as ever: no record was lost.
+	p := startProbe(t, scope, o.addr(), time.Millisecond, 0)
+	p.mustSucceed(t, 10*time.Second)
+	if a := attempts(t, p)[0]; !redirected(a) {
+		t.Errorf("got %+v, want a redirected connection", a)
+	}
+}
+
+func descriptors(t testing.TB, pid int) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// resident is the resident memory of a process, in bytes.
+func resident(t testing.TB, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(text))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
+}
