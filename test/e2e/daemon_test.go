@@ -87,15 +87,12 @@ func mustWrite(t testing.TB, path, text string) {
 // start runs the daemon and waits for READY=1, as a service manager does.
 func (d *daemon) start(t testing.TB) {
 	t.Helper()
-	path := filepath.Join(d.dir, "notify.sock")
+	path := filepath.Join(d.dir, fmt.Sprintf("notify%d.sock", groups.Add(1)))
 	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: path})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		notify.Close()
-		os.Remove(path)
-	}()
+	t.Cleanup(func() { notify.Close() })
 	d.process = start(t, how{env: []string{"NOTIFY_SOCKET=" + path}},
 		here.bin, "run", "--config", d.config, "--pin-dir", d.pins, "--log-level", "debug")
 	t.Cleanup(func() { d.finish(t) })

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +25,8 @@ type origin struct {
 
 	mu       sync.Mutex
 	received []time.Time
-	limitFor time.Duration // the next request gets a 429 with this Retry-After
+	limitFor time.Duration    // the next request gets a 429 with this Retry-After
+	look     func(client int) // is told of the port of each client, while the client waits
 }
 
 // newOrigin starts an origin on the loopback.
@@ -74,9 +76,12 @@ func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	o.mu.Lock()
 	o.received = append(o.received, now)
-	limit := o.limitFor
+	limit, look := o.limitFor, o.look
 	o.limitFor = 0
 	o.mu.Unlock()
+	if look != nil {
+		look(int(netip.MustParseAddrPort(r.RemoteAddr).Port()))
+	}
 	if limit > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(limit/time.Second)))
 		w.WriteHeader(http.StatusTooManyRequests)

@@ -109,9 +109,7 @@ type attempt struct {
 func probe(addr string, span, pause time.Duration, out io.Writer) error {
 	enc := json.NewEncoder(out)
 	for end := time.Now().Add(span); time.Now().Before(end); time.Sleep(pause) {
-		begin := time.Now()
 		a := try(addr)
-		a.At, a.Took = begin.UnixNano(), int64(time.Since(begin))
 		if err := enc.Encode(a); err != nil {
 			return err
 		}
@@ -120,6 +118,8 @@ func probe(addr string, span, pause time.Duration, out io.Writer) error {
 }
 
 func try(addr string) (a attempt) {
+	begin := time.Now()
+	defer func() { a.At, a.Took = begin.UnixNano(), int64(time.Since(begin)) }()
 	failed := func(where string, err error) attempt {
 		a.Where, a.Error = where, err.Error()
 		return a
