@@ -47,11 +47,14 @@ func Start(f *policy.Flow, ns *Netns) (fd int, err error) {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return -1, fmt.Errorf("set TCP_NODELAY: %w", err)
 	}
-	err = unix.Connect(fd, sockaddr(f.Dest))
-	if err != nil && err != unix.EINPROGRESS {
+	switch err := unix.Connect(fd, sockaddr(f.Dest)); err {
+	case nil, unix.EINPROGRESS:
+		return fd, nil
+	case unix.ENODEV: // SO_BINDTOIFINDEX took the number of a device that is gone
+		return -1, fmt.Errorf("%w: device %d: %w", ErrExit, f.Ifindex, err)
+	default:
 		return -1, err
 	}
-	return fd, nil
 }
 
 // keep gives fd what decides about the exit.
