@@ -16,7 +16,7 @@ FUZZTIME ?= 30s
 # The privileges that loading BPF programs takes, for those who lack them.
 SUDO     := $(if $(filter 0,$(shell id -u)),,sudo)
 # Packages whose tests load programs, enter namespaces or attach to cgroups.
-ROOT_PKGS := ./loader/... ./userspace/dial/... ./userspace/proxy/... ./cmd/...
+ROOT_PKGS := ./loader/... ./userspace/dial/... ./cmd/... ./test/e2e/...
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 

@@ -8,12 +8,15 @@ struct call {
 	struct addr dest;
 	struct addr source; /* zero = not bound */
 	__u64 netns;
+	__u64 cookie; /* of the socket */
 	__u32 exit;
 	__u16 port; /* host order */
 	__u8 native_v6; /* neither AF_INET nor v4-mapped */
 	__u8 named;
-	__be32 token; /* set when redirected */
-	__u32 pad;
+	__u8 redirected;
+	__u8 v6_loopback; /* an IPv4 token is out of the socket's reach: ::1 instead */
+	__u8 pad[2];
+	__be32 token; /* set when redirected, but for v6_loopback */
 };
 
 /* TCP connections of others' processes are counted per destination, and only
@@ -22,8 +25,6 @@ struct call {
 static __always_inline __u32 out_of_scope(struct bpf_sock_addr *ctx, struct control *ctl,
 					  const struct call *c)
 {
-	struct task_struct *task;
-
 	if (ctx->protocol != IPPROTO_TCP)
 		return ctx->protocol == IPPROTO_UDP ? GATE_UDP : GATE_PROTOCOL;
 	if (bpf_get_current_pid_tgid() >> 32 == ctl->own_tgid)
@@ -32,11 +33,6 @@ static __always_inline __u32 out_of_scope(struct bpf_sock_addr *ctx, struct cont
 		return GATE_OWN;
 	if (ctl->excluded && task_is_excluded())
 		return GATE_EXCLUDED;
-	task = (struct task_struct *)bpf_get_current_task();
-	if (BPF_CORE_READ(task, flags) & PF_KTHREAD)
-		return GATE_KERNEL;
-	if (port_is_storage(c->port))
-		return GATE_STORAGE;
 	if (addr_is_token(&c->dest))
 		return GATE_TOKEN;
 	return GATE_MAX;
@@ -45,10 +41,15 @@ static __always_inline __u32 out_of_scope(struct bpf_sock_addr *ctx, struct cont
 /* Whether the proxy could not make an equal connection in the socket's place.
  * GATE_MAX = it could.
  */
-static __always_inline __u32 cannot_keep(struct bpf_sock *sk, const struct call *c)
+static __always_inline __u32 cannot_keep(struct bpf_sock *sk, struct call *c)
 {
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	struct tcp_sock *tp;
 
+	if (BPF_CORE_READ(task, flags) & PF_KTHREAD)
+		return GATE_KERNEL;
+	if (port_is_storage(c->port))
+		return GATE_STORAGE;
 	if (sk->bound_dev_if)
 		return GATE_DEVICE;
 	tp = bpf_skc_to_tcp_sock(sk);
@@ -56,15 +57,15 @@ static __always_inline __u32 cannot_keep(struct bpf_sock *sk, const struct call 
 		return GATE_PROTOCOL;
 	if (BPF_CORE_READ_BITFIELD(&tp->inet_conn.icsk_inet.sk, sk_userlocks) & SOCK_BINDPORT_LOCK)
 		return GATE_SOURCE_PORT;
-	if (sk->family == AF_INET6) {
-		/* The token is reached by IPv4. */
-		if (BPF_CORE_READ_BITFIELD(&tp->inet_conn.icsk_inet.sk.__sk_common, skc_ipv6only))
-			return GATE_V6_ONLY;
-		if (!addr_is_zero(&c->source) && !addr_is_v4(&c->source))
-			return GATE_V6_ONLY;
-		if (c->native_v6 && !addr_is_zero(&c->source))
-			return GATE_V6_ONLY;
-	}
+	if (sk->family != AF_INET6)
+		return GATE_MAX;
+	/* A token is reached by IPv4, which these sockets do not speak. */
+	if (!BPF_CORE_READ_BITFIELD(&tp->inet_conn.icsk_inet.sk.__sk_common, skc_ipv6only) &&
+	    (addr_is_zero(&c->source) || addr_is_v4(&c->source)))
+		return GATE_MAX;
+	if (!c->native_v6)
+		return GATE_V6_ONLY; /* the kernel will refuse it */
+	c->v6_loopback = 1;
 	return GATE_MAX;
 }
 
@@ -77,13 +78,13 @@ static __always_inline bool is_negative(const struct call *c, __u64 now)
 }
 
 /* Writes the flow record, the last gate. */
-static __always_inline __u32 record(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-				    struct control *ctl, struct call *c, __u64 now, __u32 slot)
+static __always_inline __u32 record(struct bpf_sock *sk, struct control *ctl, struct call *c,
+				    __u64 now, __u32 slot)
 {
 	struct flow f = {
 		.dest = c->dest,
 		.source = c->source,
-		.cookie = bpf_get_socket_cookie(ctx),
+		.cookie = c->cookie,
 		.cgroup = bpf_get_current_cgroup_id(),
 		.at = now,
 		.mark = sk->mark,
@@ -95,6 +96,8 @@ static __always_inline __u32 record(struct bpf_sock_addr *ctx, struct bpf_sock *
 	};
 
 	bpf_get_current_comm(f.comm, sizeof(f.comm));
+	if (c->v6_loopback)
+		return flow_put_cookie(c->netns, &f) ? GATE_REDIRECTED : GATE_FULL;
 	c->token = flow_put(ctl, c->netns, &f);
 	return c->token ? GATE_REDIRECTED : GATE_FULL;
 }
@@ -118,7 +121,7 @@ static __always_inline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock
 		return GATE_NETNS;
 	*listener = enrolment->port;
 	slot = enrolment->slot;
-	if (!listener_alive(ctx, *listener))
+	if (!listener_alive(ctx, *listener, c->v6_loopback))
 		return GATE_LISTENER;
 	/* A beat from after now was read is fresh. */
 	if ((__s64)(now - READ_ONCE(ctl->beat)) > (__s64)HEARTBEAT_MAX)
@@ -126,7 +129,7 @@ static __always_inline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock
 	backlog = bpf_map_lookup_elem(&backlogs, &slot);
 	if (!backlog || !backlog_enter(backlog))
 		return GATE_BACKLOG;
-	gate = record(ctx, sk, ctl, c, now, slot);
+	gate = record(sk, ctl, c, now, slot);
 	if (gate != GATE_REDIRECTED)
 		__sync_fetch_and_add(&backlog->pending, -1);
 	return gate;
@@ -141,7 +144,7 @@ static __always_inline bool gate_is_safety(__u32 gate)
 	       gate == GATE_BACKLOG || gate == GATE_FULL;
 }
 
-/* Counts the call for its destination and makes the socket remember it. */
+/* Counts the call for its destination and makes the socket remembered. */
 static __always_inline void count_call(struct bpf_sock *sk, struct control *ctl,
 				       const struct call *c, __u32 gate, bool refused)
 {
@@ -151,37 +154,25 @@ static __always_inline void count_call(struct bpf_sock *sk, struct control *ctl,
 		.port = c->port,
 		.protocol = IPPROTO_TCP,
 	};
-	struct sock_info fresh = { .dest = key, .redirected = gate == GATE_REDIRECTED };
 	struct dest *d = dest_get(ctl, &key);
-	struct sock_info *info;
 
 	if (!d)
 		return;
 	if (refused) {
 		__sync_fetch_and_add(&d->refused, 1);
-		return;
-	}
-	if (gate == GATE_REDIRECTED)
+	} else if (gate == GATE_REDIRECTED) {
 		__sync_fetch_and_add(&d->redirected, 1);
-	else
+		remember_redirected(sk, ctl, c->cookie, &key);
+	} else {
 		__sync_fetch_and_add(&d->untouched, 1);
-
-	info = bpf_sk_storage_get(&socks, sk, NULL, 0);
-	if (!info) {
-		bpf_sk_storage_get(&socks, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
-		return;
+		remember_untouched(sk, ctl, c->cookie, &key);
 	}
-	/* Once more on this socket, so the call before came to nothing. */
-	d = dest_get(ctl, &info->dest);
-	if (d)
-		outcome_set(info, d, OUTCOME_FAILED);
-	*info = fresh;
 }
 
 /*
  * Decides one connect(). Returns the verdict of the hook, 1 or 0; when the
- * connection is redirected, c->token and *listener say where to. The flow
- * record exists by then.
+ * connection is redirected, c->redirected is set, and c->token, or
+ * c->v6_loopback, and *listener say where to. The flow record exists by then.
  */
 static __always_inline int on_connect(struct bpf_sock_addr *ctx, struct call *c, __u16 *listener)
 {
@@ -196,9 +187,11 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, struct call *c,
 	in_scope = gate == GATE_MAX;
 	if (in_scope) {
 		c->netns = bpf_get_netns_cookie(ctx);
+		c->cookie = bpf_get_socket_cookie(ctx);
 		c->exit = exit_of(ctl, &c->source, c->netns, sk->bound_dev_if, sk->mark);
 		c->named = destination_named(ctl, &c->dest, c->port);
 		gate = c->named ? redirect(ctx, sk, ctl, c, listener) : GATE_UNNAMED;
+		c->redirected = gate == GATE_REDIRECTED;
 		refused = c->named & NAMED_FAIL_CLOSED && gate_is_safety(gate);
 	}
 	if (is_canary(ctl, &c->dest, c->port)) {

@@ -40,22 +40,38 @@ enum {
 	OUTCOME_FAILED,
 };
 
-/* What is remembered of a counted socket. Freed with the socket. */
+/* What is remembered of a counted socket. */
 struct sock_info {
 	struct dest_key dest;
 	__u64 tx_bytes; /* what dests has already */
 	__u64 rx_bytes;
 	__u64 retransmits;
 	__u32 outcome;
-	__u32 redirected;
+	__u32 pad;
 };
 
+/* Redirected sockets, for getpeername and for counting: freed with the
+ * socket, and never before.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
 	__type(value, struct sock_info);
-} socks SEC(".maps");
+} redirected SEC(".maps");
+
+/*
+ * Untouched sockets by cookie, only for counting. Socket storage would cost
+ * several times as much as the rest of the hook. LRU, since not every kind of
+ * socket is seen to close: what is lost are the bytes of the oldest of very
+ * many connections.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, struct sock_info);
+} untouched SEC(".maps");
 
 /*
  * The counters of key. When the map is full they are those of the zero
@@ -110,6 +126,56 @@ static __always_inline void outcome_set(struct sock_info *info, struct dest *d, 
 		__sync_fetch_and_add(&d->established, 1);
 	else
 		__sync_fetch_and_add(&d->failed, 1);
+}
+
+/* The connection that info tells of came to nothing: its socket is asked to
+ * connect once more.
+ */
+static __always_inline void sock_give_up(struct control *ctl, struct sock_info *info)
+{
+	struct dest *d = dest_get(ctl, &info->dest);
+
+	if (d)
+		outcome_set(info, d, OUTCOME_FAILED);
+}
+
+static __always_inline void remember_redirected(struct bpf_sock *sk, struct control *ctl,
+						__u64 cookie, const struct dest_key *dest)
+{
+	struct sock_info fresh = { .dest = *dest };
+	struct sock_info *info = bpf_map_lookup_elem(&untouched, &cookie);
+
+	if (info) {
+		sock_give_up(ctl, info);
+		bpf_map_delete_elem(&untouched, &cookie);
+	}
+	info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
+	if (info) {
+		sock_give_up(ctl, info);
+		*info = fresh;
+	} else {
+		bpf_sk_storage_get(&redirected, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+	}
+}
+
+static __always_inline void remember_untouched(struct bpf_sock *sk, struct control *ctl,
+					       __u64 cookie, const struct dest_key *dest)
+{
+	struct sock_info fresh = { .dest = *dest };
+	struct sock_info *info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
+
+	if (info) {
+		sock_give_up(ctl, info);
+		/* From now on getpeername tells the truth. */
+		bpf_sk_storage_delete(&redirected, sk);
+	}
+	if (bpf_map_update_elem(&untouched, &cookie, &fresh, BPF_NOEXIST) == 0)
+		return;
+	info = bpf_map_lookup_elem(&untouched, &cookie);
+	if (info) {
+		sock_give_up(ctl, info);
+		*info = fresh;
+	}
 }
 
 /*

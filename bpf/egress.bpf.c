@@ -33,7 +33,7 @@ int connect4(struct bpf_sock_addr *ctx)
 	if (sk->src_ip4)
 		addr_from_v4(&c.source, sk->src_ip4);
 	verdict = on_connect(ctx, &c, &listener);
-	if (c.token) {
+	if (c.redirected) {
 		ctx->user_ip4 = c.token;
 		ctx->user_port = bpf_htons(listener);
 	}
@@ -60,14 +60,14 @@ int connect6(struct bpf_sock_addr *ctx)
 	c.source.words[3] = sk->src_ip6[3];
 	c.native_v6 = !addr_is_v4(&c.dest);
 	verdict = on_connect(ctx, &c, &listener);
-	if (c.token) {
-		/* The kernel looks at the address after this hook, finds it
-		 * v4-mapped and goes on by IPv4.
+	if (c.redirected) {
+		/* The kernel looks at the address after this hook. Where it
+		 * finds it v4-mapped it goes on by IPv4.
 		 */
 		ctx->user_ip6[0] = 0;
 		ctx->user_ip6[1] = 0;
-		ctx->user_ip6[2] = MAPPED_PREFIX;
-		ctx->user_ip6[3] = c.token;
+		ctx->user_ip6[2] = c.v6_loopback ? 0 : MAPPED_PREFIX;
+		ctx->user_ip6[3] = c.v6_loopback ? bpf_htonl(1) : c.token;
 		ctx->user_port = bpf_htons(listener);
 	}
 	return verdict;
@@ -77,12 +77,8 @@ int connect6(struct bpf_sock_addr *ctx)
 static __always_inline struct sock_info *redirected_sock(struct bpf_sock_addr *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
-	struct sock_info *info;
 
-	if (!sk)
-		return NULL;
-	info = bpf_sk_storage_get(&socks, sk, NULL, 0);
-	return info && info->redirected ? info : NULL;
+	return sk ? bpf_sk_storage_get(&redirected, sk, NULL, 0) : NULL;
 }
 
 SEC("cgroup/getpeername4")
@@ -118,16 +114,24 @@ int getpeername6(struct bpf_sock_addr *ctx)
 SEC("cgroup/sock_release")
 int sock_release(struct bpf_sock *ctx)
 {
+	struct control *ctl = control_get();
 	struct sock_info *info;
-	struct control *ctl;
+	__u64 cookie;
 
-	if (ctx->protocol != IPPROTO_TCP)
+	if (!ctl || ctx->protocol != IPPROTO_TCP)
 		return 1;
-	info = bpf_sk_storage_get(&socks, ctx, NULL, 0);
-	ctl = control_get();
 	/* The context of this hook is the socket itself. */
-	if (info && ctl)
+	info = bpf_sk_storage_get(&redirected, ctx, NULL, 0);
+	if (info) {
 		sock_account(ctl, info, (struct tcp_sock *)ctx, true);
+		return 1;
+	}
+	cookie = bpf_get_socket_cookie(ctx);
+	info = bpf_map_lookup_elem(&untouched, &cookie);
+	if (info) {
+		sock_account(ctl, info, (struct tcp_sock *)ctx, true);
+		bpf_map_delete_elem(&untouched, &cookie);
+	}
 	return 1;
 }
 
@@ -153,7 +157,12 @@ int account_open(struct bpf_iter__task_file *ctx)
 	sk = socket->sk;
 	if (!sk || sk->sk_protocol != IPPROTO_TCP)
 		return 0;
-	info = bpf_sk_storage_get(&socks, sk, NULL, 0);
+	info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
+	if (!info) {
+		__u64 cookie = bpf_get_socket_cookie(sk);
+
+		info = bpf_map_lookup_elem(&untouched, &cookie);
+	}
 	ctl = control_get();
 	if (info && ctl)
 		sock_account(ctl, info, (struct tcp_sock *)sk, false);

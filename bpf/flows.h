@@ -42,10 +42,12 @@ struct {
 	__type(value, struct backlog);
 } backlogs SEC(".maps");
 
+/* Set in flow_key.id beside a socket cookie, which is never that large. */
+#define FLOW_BY_COOKIE (1ULL << 63)
+
 struct flow_key {
 	__u64 netns;
-	__be32 token;
-	__u32 pad;
+	__u64 id; /* the token in network order, or FLOW_BY_COOKIE | cookie */
 };
 
 struct flow {
@@ -106,11 +108,21 @@ static __always_inline __be32 flow_put(struct control *ctl, __u64 netns, const s
 	for (int i = 0; i < MAX_TOKEN_TRIES; i++) {
 		__u32 n = __sync_fetch_and_add(&ctl->next_token, 1);
 
-		key.token = bpf_htonl(TOKEN_BASE | (n & 0xffff));
+		key.id = bpf_htonl(TOKEN_BASE | (n & 0xffff));
 		if (bpf_map_update_elem(&flows, &key, f, BPF_NOEXIST) == 0)
-			return key.token;
+			return key.id;
 	}
 	return 0;
+}
+
+/* Stores the record under the cookie of the client's socket. There is only one
+ * ::1, so the daemon asks the kernel whose connection it accepted.
+ */
+static __always_inline bool flow_put_cookie(__u64 netns, const struct flow *f)
+{
+	struct flow_key key = { .netns = netns, .id = FLOW_BY_COOKIE | f->cookie };
+
+	return bpf_map_update_elem(&flows, &key, f, BPF_NOEXIST) == 0;
 }
 
 /* Counts one more connection as pending, unless limit are already. */
@@ -123,15 +135,21 @@ static __always_inline bool backlog_enter(struct backlog *b)
 }
 
 /* Whether the daemon listens at port in the namespace of the socket. */
-static __always_inline bool listener_alive(struct bpf_sock_addr *ctx, __u16 port)
+static __always_inline bool listener_alive(struct bpf_sock_addr *ctx, __u16 port, bool v6)
 {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk;
 	bool alive;
 
-	tuple.ipv4.daddr = bpf_htonl(TOKEN_BASE);
-	tuple.ipv4.dport = bpf_htons(port);
-	sk = bpf_sk_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (v6) {
+		tuple.ipv6.daddr[3] = bpf_htonl(1);
+		tuple.ipv6.dport = bpf_htons(port);
+		sk = bpf_sk_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	} else {
+		tuple.ipv4.daddr = bpf_htonl(TOKEN_BASE);
+		tuple.ipv4.dport = bpf_htons(port);
+		sk = bpf_sk_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
 	if (!sk)
 		return false;
 	alive = sk->state == BPF_TCP_LISTEN && sk->mark == LISTENER_MARK;

@@ -94,6 +94,10 @@ func agentDo(c *agentCall, r *agentReply) (err error) {
 		err = unix.SetsockoptString(c.FD, c.Level, c.Option, c.Text)
 	case "getint":
 		r.N, err = unix.GetsockoptInt(c.FD, c.Level, c.Option)
+	case "cookie":
+		var cookie uint64
+		cookie, err = unix.GetsockoptUint64(c.FD, unix.SOL_SOCKET, unix.SO_COOKIE)
+		r.N = int(cookie)
 	case "send":
 		buf := make([]byte, c.Value)
 		for r.N < len(buf) && err == nil {

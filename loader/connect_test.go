@@ -4,6 +4,7 @@ package loader
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -153,6 +154,62 @@ func TestRedirectNonBlocking(t *testing.T) {
 	}
 }
 
+// Sockets that speak only IPv6 are led to ::1, and their flows are found by
+// the cookie of the client's socket.
+func TestRedirectIPv6Only(t *testing.T) {
+	r := newRig(t, Config{})
+	r.namePorts(8080)
+	at := netip.AddrPortFrom(netip.IPv6Unspecified(), port(r.listener)).String()
+	v6 := listenAt(t, ListenerMark, "tcp6", at)
+	const dest = "[2001:db8::1]:8080"
+	for _, tt := range []struct {
+		name   string
+		open   func() *client
+		source netip.Addr
+	}{
+		{"only v6", func() *client { return r.agent.tcp6().set(unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1) }, netip.Addr{}},
+		{"source", func() *client { return r.agent.tcp6().bind("[::1]:0") }, netip.IPv6Loopback()},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var c *client
+			r.through(GateRedirected, func() { c = tt.open().mustConnect(dest) })
+			conn, err := v6.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if got := conn.LocalAddr().(*net.TCPAddr).AddrPort().Addr(); got != netip.IPv6Loopback() {
+				t.Errorf("listener's address: got %s, want ::1", got)
+			}
+			cookie := uint64(c.call("cookie", 0).N)
+			if _, ok := r.TakeCookie(r.netns+1, cookie); ok {
+				t.Error("the flow was there for another namespace")
+			}
+			flow, ok := r.TakeCookie(r.netns, cookie)
+			if !ok || flow.Dest.String() != dest || flow.Source != tt.source || flow.Cookie != cookie {
+				t.Errorf("flow: got %+v, %v; want destination %s, source %v, cookie %d", flow, ok, dest, tt.source, cookie)
+			}
+			if _, ok := r.TakeCookie(r.netns, cookie); ok {
+				t.Error("take twice: got the flow again")
+			}
+			if got := c.peer().String(); got != dest {
+				t.Errorf("getpeername: got %s, want %s", got, dest)
+			}
+		})
+	}
+	t.Run("v4-mapped destination", func(t *testing.T) {
+		r.through("v6_only", func() {
+			c := r.agent.tcp6().set(unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
+			if err := c.connect("[::ffff:192.0.2.1]:8080"); !errors.Is(err, unix.ENETUNREACH) {
+				t.Errorf("connect: got %v, want the kernel's own ENETUNREACH", err)
+			}
+		})
+	})
+	if n := r.Pending(); n != 0 {
+		t.Errorf("pending after all were taken: got %d, want 0", n)
+	}
+}
+
 // A flow is there once, for its own namespace and its own token.
 func TestTake(t *testing.T) {
 	r := newRig(t, Config{})
@@ -225,10 +282,12 @@ func TestUntouched(t *testing.T) {
 			r.agent.do(agentCall{Op: "settext", FD: c.fd, Level: unix.SOL_SOCKET, Option: unix.SO_BINDTODEVICE, Text: "lo"})
 			return c.mustConnect(v4)
 		}},
-		{"v6 only", "v6_only", func() *client {
+		{"v6 only without a v6 listener", "listener", func() *client {
 			return r.agent.tcp6().set(unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1).mustConnect(v6)
 		}},
-		{"v6 source", "v6_only", func() *client { return r.agent.tcp6().bind("[::1]:0").mustConnect(v6) }},
+		{"v6 source without a v6 listener", "listener", func() *client {
+			return r.agent.tcp6().bind("[::1]:0").mustConnect(v6)
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r.through(tt.gate, func() { tt.do().close() })

@@ -121,8 +121,7 @@ type egressFlow struct {
 type egressFlowKey struct {
 	_     structs.HostLayout
 	Netns uint64
-	Token uint32
-	Pad   uint32
+	Id    uint64
 }
 
 type egressGate uint32
@@ -198,7 +197,7 @@ type egressSockInfo struct {
 	RxBytes     uint64
 	Retransmits uint64
 	Outcome     uint32
-	Redirected  uint32
+	Pad         uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -221,7 +220,8 @@ const (
 	egressMapPorts         = "ports"
 	egressMapPrefixPorts   = "prefix_ports"
 	egressMapPrefixes      = "prefixes"
-	egressMapSocks         = "socks"
+	egressMapRedirected    = "redirected"
+	egressMapUntouched     = "untouched"
 	egressProgAccountOpen  = "account_open"
 	egressProgConnect4     = "connect4"
 	egressProgConnect6     = "connect6"
@@ -302,7 +302,8 @@ type egressMapSpecs struct {
 	Ports       *ebpf.MapSpec `ebpf:"ports"`
 	PrefixPorts *ebpf.MapSpec `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.MapSpec `ebpf:"prefixes"`
-	Socks       *ebpf.MapSpec `ebpf:"socks"`
+	Redirected  *ebpf.MapSpec `ebpf:"redirected"`
+	Untouched   *ebpf.MapSpec `ebpf:"untouched"`
 }
 
 // egressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -347,7 +348,8 @@ type egressMaps struct {
 	Ports       *ebpf.Map `ebpf:"ports"`
 	PrefixPorts *ebpf.Map `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.Map `ebpf:"prefixes"`
-	Socks       *ebpf.Map `ebpf:"socks"`
+	Redirected  *ebpf.Map `ebpf:"redirected"`
+	Untouched   *ebpf.Map `ebpf:"untouched"`
 }
 
 func (m *egressMaps) Close() error {
@@ -368,7 +370,8 @@ func (m *egressMaps) Close() error {
 		m.Ports,
 		m.PrefixPorts,
 		m.Prefixes,
-		m.Socks,
+		m.Redirected,
+		m.Untouched,
 	)
 }
 

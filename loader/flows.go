@@ -111,7 +111,23 @@ func (k *Kernel) Take(netns uint64, local, remote netip.AddrPort) (policy.Flow, 
 
 func flowKey(netns uint64, token netip.Addr) egressFlowKey {
 	bytes := token.As4()
-	return egressFlowKey{Netns: netns, Token: binary.NativeEndian.Uint32(bytes[:])}
+	return egressFlowKey{Netns: netns, Id: uint64(binary.NativeEndian.Uint32(bytes[:]))}
+}
+
+// flowByCookie is FLOW_BY_COOKIE of bpf/flows.h.
+const flowByCookie = 1 << 63
+
+// TakeCookie is Take for a connection to [::1], by the cookie of the client's
+// socket: sockets that speak only IPv6 reach no token. The caller finds the
+// cookie by inet_diag.
+func (k *Kernel) TakeCookie(netns, cookie uint64) (policy.Flow, bool) {
+	t := k.takers.Get().(*taker)
+	defer k.takers.Put(t)
+	t.key = egressFlowKey{Netns: netns, Id: flowByCookie | cookie}
+	if !k.takeFlow(&t.key, &t.value) {
+		return policy.Flow{}, false
+	}
+	return k.flow(netns, &t.value), true
 }
 
 // takeFlow moves a record out of the map and off its pending count. Of any

@@ -148,8 +148,7 @@ type headersFlow struct {
 type headersFlowKey struct {
 	_     structs.HostLayout
 	Netns uint64
-	Token uint32
-	Pad   uint32
+	Id    uint64
 }
 
 type headersGate uint32
@@ -239,7 +238,7 @@ type headersSockInfo struct {
 	RxBytes     uint64
 	Retransmits uint64
 	Outcome     uint32
-	Redirected  uint32
+	Pad         uint32
 }
 
 type headersSpin struct {
@@ -270,7 +269,8 @@ const (
 	headersMapPorts         = "ports"
 	headersMapPrefixPorts   = "prefix_ports"
 	headersMapPrefixes      = "prefixes"
-	headersMapSocks         = "socks"
+	headersMapRedirected    = "redirected"
+	headersMapUntouched     = "untouched"
 	headersProgAccountOpen  = "account_open"
 	headersProgConnect4     = "connect4"
 	headersProgConnect6     = "connect6"
@@ -364,7 +364,8 @@ type headersMapSpecs struct {
 	Ports       *ebpf.MapSpec `ebpf:"ports"`
 	PrefixPorts *ebpf.MapSpec `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.MapSpec `ebpf:"prefixes"`
-	Socks       *ebpf.MapSpec `ebpf:"socks"`
+	Redirected  *ebpf.MapSpec `ebpf:"redirected"`
+	Untouched   *ebpf.MapSpec `ebpf:"untouched"`
 }
 
 // headersVariableSpecs contains global variables before they are loaded into the kernel.
@@ -410,7 +411,8 @@ type headersMaps struct {
 	Ports       *ebpf.Map `ebpf:"ports"`
 	PrefixPorts *ebpf.Map `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.Map `ebpf:"prefixes"`
-	Socks       *ebpf.Map `ebpf:"socks"`
+	Redirected  *ebpf.Map `ebpf:"redirected"`
+	Untouched   *ebpf.Map `ebpf:"untouched"`
 }
 
 func (m *headersMaps) Close() error {
@@ -432,7 +434,8 @@ func (m *headersMaps) Close() error {
 		m.Ports,
 		m.PrefixPorts,
 		m.Prefixes,
-		m.Socks,
+		m.Redirected,
+		m.Untouched,
 	)
 }
 

@@ -136,6 +136,11 @@ func openKernel(t testing.TB, cfg Config) *Kernel {
 // listen opens a listener with the mark at a free port of all addresses.
 func listen(t testing.TB, mark int) net.Listener {
 	t.Helper()
+	return listenAt(t, mark, "tcp4", "0.0.0.0:0")
+}
+
+func listenAt(t testing.TB, mark int, network, addr string) net.Listener {
+	t.Helper()
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if e := c.Control(func(fd uintptr) {
 			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark)
@@ -145,7 +150,7 @@ func listen(t testing.TB, mark int) net.Listener {
 		return err
 	}}
 	lc.SetMultipathTCP(false)
-	l, err := lc.Listen(context.Background(), "tcp4", "0.0.0.0:0")
+	l, err := lc.Listen(context.Background(), network, addr)
 	if err != nil {
 		t.Fatal(err)
 	}

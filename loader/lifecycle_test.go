@@ -46,7 +46,9 @@ func otherLife(kind string) {
 			err = k.Attach()
 		}
 		fmt.Println("holder:", err)
-		select {}
+		for { // an empty select would be a deadlock to the runtime
+			time.Sleep(time.Hour)
+		}
 	case lifeUnprivileged:
 		runtime.LockOSThread()
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -6,7 +6,7 @@
 #	install-deps.sh demo|test|bench|profile|generate|lint ...
 #
 # Quick and silent when everything is there. Servers that come with a package
-# (nginx, haproxy, squid) are installed for tests to start by themselves; they
+# (nginx, haproxy) are installed for tests to start by themselves; they
 # are not started as services.
 set -euo pipefail
 PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
@@ -14,8 +14,7 @@ PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
 # What each target needs, as command=package.
 declare -A needs=(
 	[demo]="python3=python3"
-	[test]="gcc=gcc python3=python3 curl=curl wget=wget node=nodejs nginx=nginx haproxy=haproxy squid=squid
-		ip=iproute2 ps=procps openssl=openssl mount=mount"
+	[test]="gcc=gcc python3=python3 curl=curl wget=wget node=nodejs nginx=nginx ip=iproute2"
 	[bench]="gcc=gcc nginx=nginx haproxy=haproxy wrk=wrk curl=curl"
 	[generate]="clang-19=clang-19 llvm-strip-19=llvm-19"
 	[profile]="perf=linux-perf"

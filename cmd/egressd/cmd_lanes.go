@@ -91,6 +91,9 @@ func formatRate(perSecond float64) string {
 		scale float64
 	}{{"s", 1}, {"min", 60}} {
 		if n := perSecond * unit.scale; n >= 0.1 {
+			if n >= 100 {
+				return strconv.FormatFloat(n, 'f', 0, 64) + "/" + unit.name
+			}
 			return strconv.FormatFloat(n, 'g', 3, 64) + "/" + unit.name
 		}
 	}

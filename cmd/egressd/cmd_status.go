@@ -101,10 +101,11 @@ func formatCanary(c admin.Canary, now time.Time) string {
 
 // age writes a duration with as many digits as matter to people.
 func age(d time.Duration) string {
+	// What the next coarser unit rounds up to it is written in that unit.
 	switch {
-	case d < 10*time.Second:
+	case d < 9950*time.Millisecond:
 		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
+	case d < time.Hour-time.Second/2:
 		return d.Round(time.Second).String()
 	case d < 48*time.Hour:
 		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -98,7 +99,7 @@ func remedy(err error, command string) string {
 		return "; stop that one first, egressd status tells about it"
 	case errors.Is(err, admin.ErrNotRunning):
 		return "; start it with: sudo egressd run"
-	case errors.Is(err, admin.ErrNotAllowed):
+	case errors.Is(err, admin.ErrNotAllowed), errors.Is(err, fs.ErrPermission):
 		return "; try: sudo egressd " + command
 	case errors.Is(err, unix.EADDRINUSE):
 		return "; stop what uses it, or set another address in the policy file"

@@ -79,7 +79,7 @@ func TestFormatRate(t *testing.T) {
 	for _, tt := range []struct {
 		perSecond float64
 		want      string
-	}{{1, "1/s"}, {0.5, "0.5/s"}, {0.0056, "0.336/min"}, {1.0 / 7200, "0.5/h"}, {250, "250/s"}, {1.0 / 3, "0.333/s"}, {0, "none"}} {
+	}{{1, "1/s"}, {0.5, "0.5/s"}, {0.0056, "0.336/min"}, {1.0 / 7200, "0.5/h"}, {250, "250/s"}, {1000, "1000/s"}, {12345.6, "12346/s"}, {1.0 / 3, "0.333/s"}, {0, "none"}} {
 		if got := formatRate(tt.perSecond); got != tt.want {
 			t.Errorf("%v: got %q, want %q", tt.perSecond, got, tt.want)
 		}
@@ -93,7 +93,10 @@ func TestAge(t *testing.T) {
 	}{
 		{0, "0s"},
 		{1234 * time.Millisecond, "1.2s"},
+		{9960 * time.Millisecond, "10s"},
 		{61 * time.Second, "1m1s"},
+		{time.Hour - time.Second, "59m59s"},
+		{time.Hour - time.Millisecond, "1h0m"},
 		{3*time.Hour + 25*time.Minute + 10*time.Second, "3h25m"},
 		{100 * time.Hour, "4d"},
 	} {

@@ -40,6 +40,8 @@ destination and exit, without a change to any of them.
   egressd run --config egressd.yml                 the daemon, for the host`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		// A suggestion would make several lines of one error.
+		DisableSuggestions: true,
 	}
 	root.AddGroup(
 		&cobra.Group{ID: "do", Title: "Commands:"},

@@ -106,17 +106,17 @@ func run(ctx context.Context, opts options) (err error) {
 	if err := l.close(); err != nil {
 		return err
 	}
+	// What was measured until a benchmark failed is reported all the same.
+	var microErr error
 	if opts.micro {
-		if r.micro, err = measureMicro(ctx); err != nil {
-			return err
-		}
+		r.micro, microErr = measureMicro(ctx)
 	}
 
 	var text bytes.Buffer
 	r.write(&text)
 	os.Stdout.Write(text.Bytes())
 	if opts.out == "" {
-		return nil
+		return microErr
 	}
-	return replaceMeasured(opts.out, text.Bytes())
+	return errors.Join(replaceMeasured(opts.out, text.Bytes()), microErr)
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // output runs a command to its end, in the given cgroup or, if that is nil, in
-// the one of this process. It returns what the command printed; an error tells
-// what it said on stderr.
+// the one of this process. It returns what the command printed, even if it
+// failed; an error tells its last words.
 func output(ctx context.Context, cgroup *os.File, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	if cgroup != nil {
@@ -23,7 +23,7 @@ func output(ctx context.Context, cgroup *os.File, name string, args ...string) (
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("running %s: %w: %s%s", name, err, out, stderr.Bytes())
+		return out, fmt.Errorf("running %s: %w: %s%s", name, err, lastBytes(out, 1000), lastBytes(stderr.Bytes(), 1000))
 	}
 	return out, nil
 }

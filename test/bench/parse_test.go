@@ -129,7 +129,7 @@ BenchmarkConnect/named-2 	 1000	 9000 ns/op	 5.0 extra/op	 16 B/op	 1 allocs/op
 	}
 	want := []micro{
 		{pkg: "policy/ledger", name: "Acquire", ns: 32},
-		{pkg: "loader", name: "Connect/named", ns: 9000, bytes: 16, allocs: 1},
+		{pkg: "loader", name: "Connect/named", ns: 9000, bytes: 16, allocs: 1, others: []string{"5 extra/op"}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -206,7 +206,7 @@ func TestReport(t *testing.T) {
 		},
 		bulk: bulkResult{mib: 10, names: []string{"origin directly", nameHAProxy}, runs: [][]bulk{{{gbPerSecond: 2}}, {{gbPerSecond: 1, cpu: 30 * time.Millisecond}}}},
 		micro: []micro{
-			{pkg: "policy/ledger", name: "Acquire/granted", ns: 25},
+			{pkg: "policy/ledger", name: "Acquire/granted", ns: 25, others: []string{"1 a", "2 b"}},
 			{pkg: "policy/ledger", name: "TimeRate/granted", ns: 100, bytes: 8, allocs: 1},
 		},
 	}

@@ -128,12 +128,12 @@ var comparisons = []struct{ what, one, other string }{
 
 func writeMicro(w io.Writer, all []micro) {
 	fmt.Fprint(w, "\n### Parts\n\nGo benchmarks (`go test -bench . -benchmem`), medians of three.\n\n")
-	t := table{head: []string{"benchmark", "time", "bytes", "allocations"}}
+	t := table{head: []string{"benchmark", "time", "bytes", "allocations", "and"}}
 	ns := map[string]float64{}
 	for _, m := range all {
 		name := m.pkg + "/" + m.name
 		ns[name] = m.ns
-		t.rows = append(t.rows, []string{"`" + name + "`", nanos(m.ns), fmt.Sprint(m.bytes), fmt.Sprint(m.allocs)})
+		t.rows = append(t.rows, []string{"`" + name + "`", nanos(m.ns), fmt.Sprint(m.bytes), fmt.Sprint(m.allocs), strings.Join(m.others, ", ")})
 	}
 	t.write(w)
 	var lines []string

@@ -8,11 +8,7 @@ import (
 	"strconv"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
-
-const quit = unix.SIGQUIT
 
 // pythonWorker is the classic worker with its own limiter: one request, then a
 // pause of a second.

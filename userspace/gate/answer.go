@@ -31,6 +31,9 @@ func (g *Gate) Done(w *Waiter, v verdict.Verdict, rnd float64, now ledger.Time) 
 		return
 	}
 	lanes := w.lanes[:w.n]
+	for i, l := range lanes {
+		l.Cell.Settle(w.grants[i], now)
+	}
 	switch v.Kind {
 	case verdict.OK:
 		g.reward(w, now)

@@ -154,15 +154,33 @@ func TestNoStarvation(t *testing.T) {
 func TestLimitClosesMostSpecific(t *testing.T) {
 	w := newWorld(t, budget("all", 0, ms), budget("dest", perDest, ms))
 	r := w.enter("a", "a", "direct")
-	w.until(ms)
+	w.until(2 * ms) // more than an interval: the answer comes late
 	w.limited(r, time.Minute)
 	w.mustBe(Granted, w.enter("b", "b", "direct"))
 	if got := w.lane("all/-/-").Cell.OpenUntil.Load(); got != 0 {
 		t.Errorf("the lane of all was closed until %d", got)
 	}
-	if got := ledger.Time(w.lane("dest/a/-").Cell.OpenUntil.Load()); got != t0.Add(time.Minute+ms) {
-		t.Errorf("the lane of a opens at +%v, want +1m1ms", got.Sub(t0))
+	if got := ledger.Time(w.lane("dest/a/-").Cell.OpenUntil.Load()); got != t0.Add(time.Minute+2*ms) {
+		t.Errorf("the lane of a opens at +%v, want +1m2ms", got.Sub(t0))
 	}
+}
+
+// Without a burst, the next request goes an interval after the answer, as far
+// as that costs next to nothing: see ledger.Cell.Settle.
+func TestNextGoesAfterTheAnswer(t *testing.T) {
+	w := newWorld(t, budget("dest", perDest, sec))
+	first := w.enter("a", "h", "direct")
+	second, third := w.enter("b", "h", "direct"), w.enter("c", "h", "direct")
+	w.until(3 * ms)
+	w.ok(first)
+	w.until(sec + 2*ms)
+	w.mustBe(Queued, second, third)
+	w.until(sec + 3*ms)
+	w.mustBe(Granted, second)
+	w.ok(second) // at once
+	w.until(2*sec + 3*ms)
+	w.mustBe(Granted, third)
+	w.quiet()
 }
 
 // Reload changes which of two lanes is slower, and so the order of turns,

@@ -103,6 +103,39 @@ func TestPipelinedRequests(t *testing.T) {
 	}
 }
 
+// What the proxy says itself is no traffic of the origin.
+func TestOwnAnswersAreNotCountedAsBytes(t *testing.T) {
+	dest, _ := httpOrigin(t, nil)
+	rule := budget("origin.test", policy.Rate{Count: 1, Every: time.Hour})
+	rule.Queue.MaxWait = time.Second
+	b := start(t, rule)
+	client := b.connect(dest)
+	size := func(resp *http.Response) (n uint64) {
+		var head bytes.Buffer
+		resp.Write(&head)
+		return uint64(head.Len())
+	}
+	first := size(roundTrip(t, client, simpleGet))
+	var refusals uint64
+	for range 20 {
+		resp := roundTrip(t, client, simpleGet)
+		if resp.StatusCode != http.StatusTooManyRequests {
+			t.Fatalf("status = %d, want 429", resp.StatusCode)
+		}
+		refusals += size(resp)
+	}
+	client.Close()
+	tally := b.engine.Lanes()[0].Tally
+	waitFor(t, "the bytes to be noted", func() bool { return len(b.Flows()) == 0 })
+	// The head may be longer than net/http writes it anew, but not by much.
+	if got := tally.Bytes(policy.Received); got == 0 || got > first+200 {
+		t.Errorf("received %d bytes, want about %d, and not the %d of refusals", got, first, refusals)
+	}
+	if got, want := tally.Bytes(policy.Sent), uint64(len(simpleGet)); got != want {
+		t.Errorf("sent %d bytes, want %d", got, want)
+	}
+}
+
 // A held request holds no connection at the origin, and a client that leaves
 // costs nothing.
 func TestHeldClientLeaves(t *testing.T) {

@@ -96,6 +96,7 @@ type conn struct {
 	requests int
 	sent     int64 // bytes forwarded to the origin, and back, since the last note
 	received int64
+	own      int // bytes of our own answer, first in up.buf: nobody sent them
 }
 
 func newConn(l *loop, slot int32, fd int, ns *dial.Netns, flow policy.Flow, remote netip.AddrPort) *conn {

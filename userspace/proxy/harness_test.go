@@ -26,6 +26,7 @@ type handover struct {
 	mu        sync.Mutex
 	next      uint16
 	flows     map[netip.Addr]policy.Flow
+	cookies   map[uint64]policy.Flow
 	negatives map[netip.AddrPort]ledger.Time
 	beats     int
 }
@@ -39,11 +40,19 @@ func (h *handover) token(f policy.Flow) netip.Addr {
 	return token
 }
 
-func (h *handover) Take(_ uint64, local, _ netip.AddrPort) (policy.Flow, bool) {
+func (h *handover) Take(_ uint64, token, _ netip.AddrPort) (policy.Flow, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f, ok := h.flows[local.Addr()]
-	delete(h.flows, local.Addr())
+	f, ok := h.flows[token.Addr()]
+	delete(h.flows, token.Addr())
+	return f, ok
+}
+
+func (h *handover) TakeCookie(_, cookie uint64) (policy.Flow, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f, ok := h.cookies[cookie]
+	delete(h.cookies, cookie)
 	return f, ok
 }
 
@@ -107,6 +116,7 @@ func start(t testing.TB, budgets ...*policy.Budget) *bench {
 	g := gate.New(gate.Config{Now: mono.Now, Events: log, Logger: logger})
 	b := &bench{t: t, engine: engine, gate: g, hook: &handover{
 		flows:     make(map[netip.Addr]policy.Flow),
+		cookies:   make(map[uint64]policy.Flow),
 		negatives: make(map[netip.AddrPort]ledger.Time),
 	}}
 	b.Proxy, err = New(Config{Engine: engine, Gate: g, Events: log, Kernel: b.hook, Now: mono.Now, Logger: logger, Loops: 2})

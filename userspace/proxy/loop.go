@@ -335,12 +335,7 @@ func (l *loop) shed(ln *listener) {
 // accepted finds the flow of a new connection and gives it to a loop. Without
 // a flow it is no connection of ours: somebody reached the port directly.
 func (l *loop) accepted(ln *listener, fd int, remote netip.AddrPort) {
-	local, errno := localAddr(fd)
-	if errno != 0 {
-		unix.Close(fd)
-		return
-	}
-	flow, ok := l.p.cfg.Kernel.Take(ln.cookie, local, remote)
+	flow, ok := l.flowOf(ln, fd, remote)
 	if !ok {
 		reset(fd)
 		unix.Close(fd)
@@ -353,6 +348,26 @@ func (l *loop) accepted(ln *listener, fd int, remote netip.AddrPort) {
 		return
 	}
 	to.post(func() { to.open(fd, ln.ns, flow, remote) })
+}
+
+// flowOf finds the flow of an accepted connection: by the token that it was
+// made to, or, where all are made to ::1, by the cookie of the client's socket.
+func (l *loop) flowOf(ln *listener, fd int, remote netip.AddrPort) (policy.Flow, bool) {
+	local, errno := localAddr(fd)
+	if errno != 0 {
+		return policy.Flow{}, false
+	}
+	if !ln.v6 {
+		return l.p.cfg.Kernel.Take(ln.cookie, local, remote)
+	}
+	if !local.Addr().IsLoopback() {
+		return policy.Flow{}, false
+	}
+	client, err := lookUp(ln.ns, remote, local)
+	if err != nil {
+		return policy.Flow{}, false
+	}
+	return l.p.cfg.Kernel.TakeCookie(ln.cookie, client.cookie)
 }
 
 // open makes a connection out of an accepted socket.

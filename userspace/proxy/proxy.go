@@ -37,6 +37,9 @@ type Kernel interface {
 	// Take hands over the flow that the connect hook wrote down for the token
 	// address local in the namespace. Each flow is handed over once.
 	Take(netns uint64, local, remote netip.AddrPort) (policy.Flow, bool)
+	// TakeCookie is Take for connections to ::1, which is no token: by the
+	// cookie of the client's socket.
+	TakeCookie(netns, cookie uint64) (policy.Flow, bool)
 	// Beat says that connections are being accepted at now.
 	Beat(now ledger.Time)
 	// Negative makes connections to dest go untouched until then, so that the

@@ -163,6 +163,7 @@ func (c *conn) answer(response []byte, keep bool) {
 		u.buf = c.l.buffers.get()
 	}
 	u.r, u.w, u.ok = 0, copy(u.buf, response), len(response)
+	c.own = len(response)
 	if !keep {
 		c.linger()
 		return

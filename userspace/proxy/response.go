@@ -152,11 +152,22 @@ func (c *conn) toClient() (moved bool) {
 	if c.up.ok == 0 {
 		return false
 	}
-	moved, errno := c.drain(&c.up, &c.client, &c.received)
+	moved, errno := c.deliver()
 	if errno != 0 {
 		c.clientBroke()
 	}
 	return moved
+}
+
+// deliver writes what the client may have, and counts what of it the origin
+// sent.
+func (c *conn) deliver() (moved bool, errno unix.Errno) {
+	var n int64
+	moved, errno = c.drain(&c.up, &c.client, &n)
+	own := min(int64(c.own), n)
+	c.own -= int(own)
+	c.received += n - own
+	return moved, errno
 }
 
 // turn makes the transitions that depend on both directions: the end of an
@@ -284,6 +295,6 @@ func (c *conn) upstreamBroke() {
 		c.dropUpstream()
 		return
 	}
-	c.drain(&c.up, &c.client, &c.received)
+	c.deliver()
 	c.end(true, false)
 }

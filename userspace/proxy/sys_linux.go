@@ -76,16 +76,15 @@ func reset(fd int) {
 	unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
 
-// accept takes one connection with its remote address, or an errno. Only IPv4
-// listeners are used: IPv6 clients come as v4-mapped ones.
+// accept takes one connection with its remote address, or an errno.
 func accept(fd int) (int, netip.AddrPort, unix.Errno) {
-	var sa unix.RawSockaddrInet4
+	var sa unix.RawSockaddrInet6
 	for {
-		size := uint32(unix.SizeofSockaddrInet4)
+		size := uint32(unix.SizeofSockaddrInet6)
 		n, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
 		switch errno {
 		case 0:
-			return int(n), inet4(&sa), 0
+			return int(n), inetAddr(&sa), 0
 		case unix.EINTR, unix.ECONNABORTED:
 			continue
 		}
@@ -95,16 +94,22 @@ func accept(fd int) (int, netip.AddrPort, unix.Errno) {
 
 // localAddr is the address that the client of an accepted connection reached.
 func localAddr(fd int) (netip.AddrPort, unix.Errno) {
-	var sa unix.RawSockaddrInet4
-	size := uint32(unix.SizeofSockaddrInet4)
+	var sa unix.RawSockaddrInet6
+	size := uint32(unix.SizeofSockaddrInet6)
 	_, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
 	if errno != 0 {
 		return netip.AddrPort{}, errno
 	}
-	return inet4(&sa), 0
+	return inetAddr(&sa), 0
 }
 
-func inet4(sa *unix.RawSockaddrInet4) netip.AddrPort {
+// inetAddr reads an address of either family; they differ in size and agree in
+// where family and port stand.
+func inetAddr(sa *unix.RawSockaddrInet6) netip.AddrPort {
 	port := (*[2]byte)(unsafe.Pointer(&sa.Port)) // network order
-	return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(port[0])<<8|uint16(port[1]))
+	addr := netip.AddrFrom16(sa.Addr)
+	if sa.Family == unix.AF_INET {
+		addr = netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(sa)).Addr)
+	}
+	return netip.AddrPortFrom(addr, uint16(port[0])<<8|uint16(port[1]))
 }

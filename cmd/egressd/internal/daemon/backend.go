@@ -172,9 +172,11 @@ func (b backend) Events(ctx context.Context, follow, dispatches bool, f func(adm
 		}
 		// Who reads too slowly must know that the stream has holes.
 		if n := sub.Dropped(); n > dropped {
-			lost := policy.Event{At: b.d.clock.Now(), Kind: "lost", Detail: fmt.Sprintf("%d events: read faster", n-dropped)}
+			// It is an event of the stream, not of the daemon.
+			lost := b.d.event(policy.Event{At: b.d.clock.Now(), Detail: fmt.Sprintf("%d events: read faster", n-dropped)})
+			lost.Kind = "lost"
 			dropped = n
-			if err := f(b.d.event(lost)); err != nil {
+			if err := f(lost); err != nil {
 				return err
 			}
 		}
