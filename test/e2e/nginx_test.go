@@ -60,7 +60,7 @@ func newNginx(t testing.TB) *nginx {
 	n := &nginx{port: freePort(t), log: filepath.Join(dir, "access.log")}
 	config := filepath.Join(dir, "nginx.conf")
 	mustWrite(t, config, fmt.Sprintf(nginxConfig, dir, n.port))
-	p := start(t, how{}, "nginx", "-p", dir, "-c", config, "-e", filepath.Join(dir, "error.log"))
+	p := start(t, how{}, "nice", "-n", preferred, "nginx", "-p", dir, "-c", config, "-e", filepath.Join(dir, "error.log"))
 	// The master takes its workers along only if it is asked.
 	t.Cleanup(func() {
 		if p.running() {

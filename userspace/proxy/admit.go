@@ -54,6 +54,9 @@ func (c *conn) enter() {
 		c.goAhead()
 		return
 	}
+	if named := c.l.p.cfg.Named; named != nil && c.first {
+		named(c.flow.Dest, c.lanes[0].Label)
+	}
 	switch out := c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, c.l.p.cfg.Now()); out.State {
 	case gate.Granted:
 		c.admitted = true

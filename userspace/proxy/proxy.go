@@ -57,6 +57,11 @@ type Config struct {
 	Now    func() ledger.Time
 	Logger *slog.Logger
 
+	// Named, if set, is told which label of the policy a destination showed, at
+	// the first request of each connection. It is called on the event loops and
+	// must not block.
+	Named func(dest netip.AddrPort, label string)
+
 	ListenMark uint32 // SO_MARK of the listeners, by which the connect hook knows them
 	Backlog    int    // accept queue of each listener; default 4096
 	Loops      int    // event loops; default half the processors, at least one

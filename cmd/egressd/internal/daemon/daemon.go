@@ -147,6 +147,7 @@ func Open(cfg Config) (_ *Daemon, err error) {
 		Now:        d.clock.Now,
 		Logger:     cfg.Logger,
 		ListenMark: loader.ListenerMark,
+		Named:      d.names.saw,
 	})
 	if err != nil {
 		return nil, err

@@ -19,8 +19,10 @@ const maxNames = 1 << 14
 // last seen to show. What it counted before that stays where it was, so that
 // no count ever falls.
 type names struct {
+	labelMu sync.Mutex // held for moments: an event loop may wait for it
+	labels  map[netip.AddrPort]string
+
 	mu     sync.Mutex
-	labels map[netip.AddrPort]string
 	last   map[destination]loader.Destination
 	totals map[labelled]*outcomes
 }
@@ -39,8 +41,8 @@ type outcomes struct{ redirected, untouched, refused uint64 }
 
 // saw notes that addr showed a name which label stands for.
 func (n *names) saw(addr netip.AddrPort, label string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.labelMu.Lock()
+	defer n.labelMu.Unlock()
 	if n.labels == nil {
 		n.labels = make(map[netip.AddrPort]string)
 	}
@@ -53,9 +55,19 @@ func (n *names) saw(addr netip.AddrPort, label string) {
 
 // forget drops all labels: a new policy may have others.
 func (n *names) forget() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.labelMu.Lock()
+	defer n.labelMu.Unlock()
 	clear(n.labels)
+}
+
+// label is what addr counts for now.
+func (n *names) label(addr netip.AddrPort) string {
+	n.labelMu.Lock()
+	defer n.labelMu.Unlock()
+	if label, ok := n.labels[addr]; ok {
+		return label
+	}
+	return policy.OtherLabel
 }
 
 // count adds what the kernel has counted since the last call and returns the
@@ -69,10 +81,7 @@ func (n *names) count(all []loader.Destination) []metrics.Connections {
 	}
 	for _, d := range all {
 		key := destination{d.Dest, d.Exit}
-		label, ok := n.labels[d.Dest]
-		if !ok {
-			label = policy.OtherLabel
-		}
+		label := n.label(d.Dest)
 		total := n.totals[labelled{label, d.Exit}]
 		if total == nil {
 			total = new(outcomes)

@@ -131,19 +131,6 @@ func (d *Daemon) sweep() {
 	if n := d.kernel.Sweep(d.clock.Now()); n > 0 {
 		d.log.Debug("flows that nobody took are forgotten", "flows", n)
 	}
-	d.learnNames()
-}
-
-// learnNames looks which names the addresses of connections show now.
-func (d *Daemon) learnNames() {
-	for _, f := range d.proxy.Flows() {
-		if f.Lane == "" {
-			continue
-		}
-		if lane := d.engine.Find(f.Lane); lane != nil {
-			d.names.saw(f.Dest, lane.Label)
-		}
-	}
 }
 
 // netnsWatcher serves the network namespaces of the scope.

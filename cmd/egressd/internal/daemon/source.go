@@ -82,7 +82,6 @@ func (s source) Tallies() metrics.Tallies {
 // Kernel implements metrics.Source.
 func (s source) Kernel() (metrics.Kernel, error) {
 	k := s.d.kernel
-	s.d.learnNames()
 	destinations, err := k.Connections()
 	if err != nil {
 		return metrics.Kernel{}, err
