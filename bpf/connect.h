@@ -114,7 +114,8 @@ static __always_inline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock
 	gate = cannot_keep(sk, c);
 	if (gate != GATE_MAX)
 		return gate;
-	if (is_negative(c, now))
+	/* Going native is no way out where policy wants to be asked. */
+	if (!(c->named & NAMED_FAIL_CLOSED) && is_negative(c, now))
 		return GATE_NEGATIVE;
 	enrolment = bpf_map_lookup_elem(&enrolments, &c->netns);
 	if (!enrolment)

@@ -522,6 +522,13 @@ func TestNegative(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.through(GateRedirected, func() { r.agent.tcp4().mustConnect(dest.String()) })
+
+	// What fails closed never goes native.
+	if err := r.Negative(r.netns, dest, until); err != nil {
+		t.Fatal(err)
+	}
+	r.apply(policy.Redirects{Ports: []policy.PortRedirect{{Port: origin.port, Local: true, FailClosed: true}}})
+	r.through(GateRedirected, func() { r.agent.tcp4().mustConnect(dest.String()) })
 }
 
 func TestExcluded(t *testing.T) {

@@ -92,10 +92,10 @@ type taker struct {
 
 // Take fetches and deletes the record of a connection that was accepted in
 // the network namespace netns, with the given addresses of the accepted
-// socket. It reports false if there is none: the connection was not
+// socket; the local one is the token and says it all. It reports false if there is none: the connection was not
 // redirected, or was taken before. It must then be closed, or anybody could
 // use the daemon as a proxy.
-func (k *Kernel) Take(netns uint64, local, remote netip.AddrPort) (policy.Flow, bool) {
+func (k *Kernel) Take(netns uint64, local, _ netip.AddrPort) (policy.Flow, bool) {
 	addr := local.Addr().Unmap()
 	if !TokenPrefix.Contains(addr) {
 		return policy.Flow{}, false
@@ -214,7 +214,8 @@ func (k *Kernel) pending() uint64 {
 }
 
 // Negative lets connections from netns to dest go untouched until the given
-// time, so that the client's connect() sees the network's own error.
+// time, so that the client's connect() sees the network's own error. It has no
+// effect where a budget says fail: closed.
 func (k *Kernel) Negative(netns uint64, dest netip.AddrPort, until ledger.Time) error {
 	key := egressNegativeKey{
 		Dest:  egressAddr{Bytes: dest.Addr().As16()},

@@ -69,6 +69,12 @@ func (h *handover) Negative(_ uint64, dest netip.AddrPort, until ledger.Time) er
 	return nil
 }
 
+func (h *handover) beaten() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.beats
+}
+
 func (h *handover) negative(dest netip.AddrPort) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,6 +113,12 @@ var plenty = policy.Rate{Count: 1e9, Every: time.Second}
 // match any port.
 func start(t testing.TB, budgets ...*policy.Budget) *bench {
 	t.Helper()
+	return startWith(t, Config{}, budgets...)
+}
+
+// startWith is start with the optional fields of cfg.
+func startWith(t testing.TB, cfg Config, budgets ...*policy.Budget) *bench {
+	t.Helper()
 	engine, err := policy.NewEngine(&policy.Policy{Budgets: budgets}, make([]ledger.Cell, 128), nil, mono.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +131,8 @@ func start(t testing.TB, budgets ...*policy.Budget) *bench {
 		cookies:   make(map[uint64]policy.Flow),
 		negatives: make(map[netip.AddrPort]ledger.Time),
 	}}
-	b.Proxy, err = New(Config{Engine: engine, Gate: g, Events: log, Kernel: b.hook, Now: mono.Now, Logger: logger, Loops: 2})
+	cfg.Engine, cfg.Gate, cfg.Events, cfg.Kernel, cfg.Now, cfg.Logger, cfg.Loops = engine, g, log, b.hook, mono.Now, logger, 2
+	b.Proxy, err = New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,6 +62,7 @@ type loop struct {
 	spare     int // a descriptor kept back for the day when there are none
 
 	turns      atomic.Uint64 // made so far; watched from outside
+	turned     atomic.Uint64 // when the last one began, a ledger.Time
 	draining   bool
 	drainUntil ledger.Time
 
@@ -92,6 +93,7 @@ func newLoop(p *Proxy) (_ *loop, err error) {
 		return nil, err
 	}
 	l.now = p.cfg.Now()
+	l.turned.Store(uint64(l.now))
 	return l, nil
 }
 
@@ -178,6 +180,7 @@ func (l *loop) run() error {
 		}
 		l.turns.Add(1)
 		l.now = l.p.cfg.Now()
+		l.turned.Store(uint64(l.now))
 		for i := range events[:n] {
 			l.handle(&events[i])
 		}

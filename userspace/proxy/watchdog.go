@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"strconv"
 	"time"
+
+	"github.com/egressd/egressd/policy/ledger"
 )
 
 const (
@@ -42,6 +44,16 @@ func (p *Proxy) watch(ctx context.Context, every time.Duration) {
 			}
 		}
 	}
+}
+
+// LastTurn is when the event loop that is furthest behind last came round: never
+// long ago while the proxy is well, be it full or idle.
+func (p *Proxy) LastTurn() ledger.Time {
+	last := ^ledger.Time(0)
+	for _, l := range p.loops {
+		last = min(last, ledger.Time(l.turned.Load()))
+	}
+	return last
 }
 
 // die is what Config.Hung does by default: it shows where everybody stands.

@@ -27,5 +27,9 @@ func TestHungLoopIsNoticed(t *testing.T) {
 	if i := <-hung; i != 1 {
 		t.Errorf("loop %d was taken for hung, want 1", i)
 	}
+	if now := b.cfg.Now(); b.LastTurn().Add(time.Second/2) > now {
+		t.Errorf("last turn at %d, now %d; want it long ago", b.LastTurn(), now)
+	}
 	close(release)
+	waitFor(t, "all loops turn again", func() bool { return b.LastTurn().Add(time.Second/2) > b.cfg.Now() })
 }

@@ -37,7 +37,7 @@ const (
 	netnsEvery    = time.Second
 	canaryEvery   = time.Minute
 	canaryTimeout = 5 * time.Second
-	stillness     = 5 * time.Second // of the accept loop, after which it counts as hung
+	stillness     = 2 * time.Second // of an event loop, after which the watchdog is not fed
 )
 
 // Config is what a daemon is made of.
@@ -75,7 +75,6 @@ type Daemon struct {
 	scope   policy.Scope
 
 	kernel  *loader.Kernel
-	pulse   pulse
 	engine  *policy.Engine
 	events  *events.Log
 	gate    *gate.Gate
@@ -124,7 +123,6 @@ func Open(cfg Config) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d.closeLater(d.kernel.Close)
-	d.pulse.Kernel = d.kernel
 	if cfg.ProgramStats {
 		stats, err := loader.EnableStats()
 		if err != nil {
@@ -143,7 +141,7 @@ func Open(cfg Config) (_ *Daemon, err error) {
 		Engine:     d.engine,
 		Gate:       d.gate,
 		Events:     d.events,
-		Kernel:     &d.pulse,
+		Kernel:     d.kernel,
 		Now:        d.clock.Now,
 		Logger:     cfg.Logger,
 		ListenMark: loader.ListenerMark,

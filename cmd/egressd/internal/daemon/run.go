@@ -102,11 +102,11 @@ func (d *Daemon) tasks(reload <-chan struct{}) ([]task, error) {
 	return tasks, nil
 }
 
-// feedWatchdog says that the daemon lives, unless its accept loop stands still:
+// feedWatchdog says that the daemon lives, unless an event loop stands still:
 // then the manager should end it.
 func (d *Daemon) feedWatchdog() {
-	if still := d.clock.Now().Sub(d.pulse.last()); still > stillness {
-		d.log.Error("accept loop stands still, the watchdog is not fed", "since", still)
+	if still := d.clock.Now().Sub(d.proxy.LastTurn()); still > stillness {
+		d.log.Error("event loop stands still, the watchdog is not fed", "since", still)
 		return
 	}
 	d.notify(d.cfg.Notifier.Alive())
