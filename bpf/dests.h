@@ -120,7 +120,8 @@ static __always_inline void dest_add(__u64 *counter, __u64 n)
 
 static __always_inline void outcome_set(struct sock_info *info, struct dest *d, __u32 outcome)
 {
-	if (__sync_val_compare_and_swap(&info->outcome, OUTCOME_PENDING, outcome) != OUTCOME_PENDING)
+	if (__sync_val_compare_and_swap(&info->outcome, OUTCOME_PENDING, outcome) !=
+	    OUTCOME_PENDING)
 		return;
 	if (outcome == OUTCOME_ESTABLISHED)
 		__sync_fetch_and_add(&d->established, 1);
@@ -211,7 +212,8 @@ static __always_inline void sock_account(struct control *ctl, struct sock_info *
 		tx += queued;
 	}
 	rx = BPF_CORE_READ(tp, bytes_received);
-	if (rx && BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_flags) & 1UL << SOCK_DONE)
+	if (rx &&
+	    BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_flags) & 1UL << SOCK_DONE)
 		rx--;
 	dest_add(&d->tx_bytes, grown(&info->tx_bytes, tx));
 	dest_add(&d->rx_bytes, grown(&info->rx_bytes, rx));

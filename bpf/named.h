@@ -60,8 +60,8 @@ static __always_inline bool is_canary(const struct control *ctl, const struct ad
 }
 
 /* NAMED and the flags of all that name the destination, or 0. */
-static __always_inline __u8 destination_named(const struct control *ctl,
-					      const struct addr *dest, __u16 port)
+static __always_inline __u8 destination_named(const struct control *ctl, const struct addr *dest,
+					      __u16 port)
 {
 	__u8 named = 0;
 	__u8 *flags = bpf_map_lookup_elem(&ports, &port);

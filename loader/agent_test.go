@@ -83,11 +83,6 @@ func agentDo(c *agentCall, r *agentReply) (err error) {
 		if sa, err = unix.Getpeername(c.FD); err == nil {
 			r.Addr = addrPort(sa)
 		}
-	case "local":
-		var sa unix.Sockaddr
-		if sa, err = unix.Getsockname(c.FD); err == nil {
-			r.Addr = addrPort(sa)
-		}
 	case "setint":
 		err = unix.SetsockoptInt(c.FD, c.Level, c.Option, c.Value)
 	case "settext":
@@ -288,11 +283,6 @@ func (c *client) set(level, option, value int) *client {
 func (c *client) peer() netip.AddrPort {
 	c.t.Helper()
 	return c.do(agentCall{Op: "peer", FD: c.fd}).Addr
-}
-
-func (c *client) local() netip.AddrPort {
-	c.t.Helper()
-	return c.do(agentCall{Op: "local", FD: c.fd}).Addr
 }
 
 func (c *client) call(op string, value int) agentReply {

@@ -210,6 +210,31 @@ func TestRedirectIPv6Only(t *testing.T) {
 	}
 }
 
+// A socket that was redirected and then connects elsewhere, untouched, is no
+// longer told of its first peer, and the other way round.
+func TestSocketUsedAgain(t *testing.T) {
+	r := newRig(t, Config{})
+	r.namePorts(8080)
+	origin := startOrigin(t)
+	c := r.agent.tcp4()
+	for _, dest := range []string{"192.0.2.1:8080", origin.at("127.0.0.1"), "192.0.2.2:8080"} {
+		c.mustConnect(dest)
+		if got := c.peer().String(); got != dest {
+			t.Errorf("getpeername: got %s, want %s", got, dest)
+		}
+		c.call("disconnect", 0)
+	}
+	c.close()
+	for _, dest := range []string{"192.0.2.1:8080", origin.at("127.0.0.1"), "192.0.2.2:8080"} {
+		if d := r.destination(dest); d.Attempts() != 1 || d.Established+d.Failed != 1 {
+			t.Errorf("destination: got %+v, want one attempt with one outcome", d)
+		}
+	}
+	if got := entries(t, r.objs.Untouched); got != 0 {
+		t.Errorf("sockets remembered after close: got %d, want 0", got)
+	}
+}
+
 // A flow is there once, for its own namespace and its own token.
 func TestTake(t *testing.T) {
 	r := newRig(t, Config{})

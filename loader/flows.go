@@ -92,9 +92,9 @@ type taker struct {
 
 // Take fetches and deletes the record of a connection that was accepted in
 // the network namespace netns, with the given addresses of the accepted
-// socket; the local one is the token and says it all. It reports false if there is none: the connection was not
-// redirected, or was taken before. It must then be closed, or anybody could
-// use the daemon as a proxy.
+// socket; the local one is the token, which says it all. It reports false if
+// there is no record: the connection was not redirected, or was taken before.
+// It must then be closed, or anybody could use the daemon as a proxy.
 func (k *Kernel) Take(netns uint64, local, _ netip.AddrPort) (policy.Flow, bool) {
 	addr := local.Addr().Unmap()
 	if !TokenPrefix.Contains(addr) {

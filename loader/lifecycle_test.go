@@ -375,6 +375,28 @@ func TestIndex(t *testing.T) {
 	}
 }
 
+func FuzzDecodeLane(f *testing.F) {
+	f.Add([]byte("storestore.example.comdirect"), uint16(5), uint16(17), uint16(6))
+	f.Add([]byte{}, uint16(0), uint16(0), uint16(0))
+	f.Add([]byte("x"), uint16(600), uint16(1), uint16(0))
+	f.Add([]byte("x"), uint16(65535), uint16(65535), uint16(65535))
+	f.Fuzz(func(t *testing.T, names []byte, budget, destination, exit uint16) {
+		value := &egressLane{Cell: 7, BudgetLen: budget, DestinationLen: destination, ExitLen: exit}
+		n := copy(value.Names[:], names)
+		key, ok := decodeLane(value)
+		if total := int(budget) + int(destination) + int(exit); ok != (total <= len(value.Names)) {
+			t.Fatalf("lengths %d, %d, %d: got %t", budget, destination, exit, ok)
+		}
+		if !ok {
+			return
+		}
+		again, ok := encodeLane(key, 7)
+		if back, ok2 := decodeLane(again); !ok || !ok2 || back != key {
+			t.Errorf("%q of %d bytes: got %q back", key, n, back)
+		}
+	})
+}
+
 // The structs of Go are those of the object, to the byte.
 func TestLayout(t *testing.T) {
 	spec, err := loadEgress()

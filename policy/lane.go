@@ -74,6 +74,9 @@ type Lane struct {
 	// those held in the gate. The gate keeps both.
 	InFlight, Waiting atomic.Int64
 
+	// Slack belongs to the gate: see ledger.Cell.Settle.
+	Slack ledger.Slack
+
 	// Queue belongs to the gate, which guards it by its own lock.
 	Queue any
 

@@ -118,17 +118,12 @@ func TestOtherWorkers(t *testing.T) {
 	}
 }
 
-// The origin has no patience: a request that comes a hundredth of a second
-// early is limited. So the origin and egressd go before whatever else this
-// machine does, which is not what is tested, and back is for the workers.
-const preferred, back = "-15", "15"
-
 // keepsOnePerSecond runs four workers by egressd exec, and looks whether the
 // origin got one request per second and limited none.
 func keepsOnePerSecond(t *testing.T, w worker, host, limit string, span time.Duration) {
 	t.Helper()
 	origin := newNginx(t)
-	args := append([]string{"nice", "-n", preferred, here.bin, "exec", "--limit", fmt.Sprintf("%s:%d=1/s", limit, origin.port), "--", "nice", "-n", back},
+	args := append([]string{here.bin, "exec", "--limit", fmt.Sprintf("%s:%d=1/s", limit, origin.port), "--"},
 		four(w(host, origin.port), span)...)
 	p := start(t, how{in: newGroup(t)}, args...)
 	p.mustSucceed(t, 3*span)
@@ -140,6 +135,9 @@ func keepsOnePerSecond(t *testing.T, w worker, host, limit string, span time.Dur
 	// A slow machine starts them late, but not more than half the time.
 	if least := int(span.Seconds()) / 2; sent < least {
 		t.Errorf("got %d requests in %v, want at least %d", sent, span, least)
+	}
+	if n := excess(all); n > 0 {
+		t.Errorf("got %d requests more than one per second and a jitter of %v allow; received %v", n, jitter, all)
 	}
 	if _, limited := count(all, time.Hour); limited != 0 {
 		t.Errorf("got %d requests answered with 429, want none; received %v", limited, all)

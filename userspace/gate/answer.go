@@ -32,7 +32,7 @@ func (g *Gate) Done(w *Waiter, v verdict.Verdict, rnd float64, now ledger.Time) 
 	}
 	lanes := w.lanes[:w.n]
 	for i, l := range lanes {
-		l.Cell.Settle(w.grants[i], now)
+		l.Cell.Settle(w.grants[i], now, &l.Slack)
 	}
 	switch v.Kind {
 	case verdict.OK:

@@ -44,7 +44,6 @@ func captured(tb testing.TB, config *tls.Config) []byte {
 
 // hello describes a ClientHello to build.
 type hello struct {
-	version    uint16
 	session    int
 	extensions []extension
 	noBlock    bool   // no extensions block at all
