@@ -136,6 +136,7 @@ func (d *daemon) stop(t testing.TB) {
 		t.Errorf("egressd run after SIGTERM: got exit status %d, want 0\n%s", status, d.stderr.String())
 	}
 	mustBeClean(t, d.scope)
+	mustOnlyLedger(t, d)
 	if _, err := os.Lstat(d.socket); err == nil {
 		t.Errorf("admin socket %s was left behind", d.socket)
 	}

@@ -38,8 +38,8 @@ func attached(dir string) ([]string, error) {
 			count, pad                         uint32
 			progAttachFlags                    uint64
 		}{target: uint32(fd), attach: hook}
-		if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr)); errno != 0 {
-			return nil, fmt.Errorf("query programs at %s of %s: %w", name, dir, errno)
+		if err := bpf(unix.BPF_PROG_QUERY, unsafe.Pointer(&attr), unsafe.Sizeof(attr)); err != nil {
+			return nil, fmt.Errorf("query programs at %s of %s: %w", name, dir, err)
 		}
 		if attr.count > 0 {
 			found = append(found, name)

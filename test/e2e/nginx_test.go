@@ -14,9 +14,7 @@ import (
 )
 
 // nginx is an origin that allows one request per second from all its clients
-// together, and answers 429 beyond that. It has room for one request that
-// comes early: a busy machine delays one request and not the next, by more
-// than the hundredth of a second that a limit without any room would notice.
+// together, and answers 429 beyond that.
 type nginx struct {
 	port int
 	log  string
@@ -43,16 +41,23 @@ http {
 		listen 127.0.0.1:%[2]d;
 		listen [::1]:%[2]d;
 		location / {
-			limit_req zone=all burst=1 nodelay;
+			limit_req zone=all %[3]s;
 			root %[1]s/www;
 		}
 	}
 }
 `
 
+// How much room an nginx has for requests that come early. None is what it has
+// by default: it then limits a request a thousandth of a second too early.
+const (
+	noRoom     = ""
+	roomForOne = "burst=1 nodelay"
+)
+
 // newNginx starts an nginx on a free port of the loopback and waits until it
 // answers.
-func newNginx(t testing.TB) *nginx {
+func newNginx(t testing.TB, room string) *nginx {
 	t.Helper()
 	dir := shortDir(t)
 	if err := os.Mkdir(filepath.Join(dir, "www"), 0o755); err != nil {
@@ -61,7 +66,7 @@ func newNginx(t testing.TB) *nginx {
 	mustWrite(t, filepath.Join(dir, "www", "index.html"), "hello\n")
 	n := &nginx{port: freePort(t), log: filepath.Join(dir, "access.log")}
 	config := filepath.Join(dir, "nginx.conf")
-	mustWrite(t, config, fmt.Sprintf(nginxConfig, dir, n.port))
+	mustWrite(t, config, fmt.Sprintf(nginxConfig, dir, n.port, room))
 	p := start(t, how{}, "nginx", "-p", dir, "-c", config, "-e", filepath.Join(dir, "error.log"))
 	// The master takes its workers along only if it is asked.
 	t.Cleanup(func() {
@@ -140,22 +145,6 @@ func (n *nginx) receipts(t testing.TB) (all []receipt) {
 		all = append(all, r)
 	}
 	return all
-}
-
-// jitter is by how much a request may come late to nginx while the next one
-// does not.
-const jitter = 500 * time.Millisecond
-
-// excess returns the largest number of requests by which a window of time
-// exceeds one per second, jitter allowed for.
-func excess(all []receipt) (most int) {
-	for i := range all {
-		for j := i; j < len(all); j++ {
-			allowed := 1 + int((all[j].at-all[i].at+jitter)/time.Second)
-			most = max(most, j-i+1-allowed)
-		}
-	}
-	return most
 }
 
 // count counts the requests in the first span, and among them those that were

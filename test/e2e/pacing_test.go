@@ -53,6 +53,7 @@ func TestPacing(t *testing.T) {
 	}
 	// The origin may see a request late: one that was dispatched before a
 	// window began counts in it.
+	const jitter = 250 * time.Millisecond
 	slices.SortFunc(received, time.Time.Compare)
 	for i := range received {
 		for j := i; j < len(received); j++ {
