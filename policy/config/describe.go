@@ -40,7 +40,7 @@ func describeMatch(b *policy.Budget) string {
 		if i > 0 {
 			s.WriteString(", ")
 		}
-		s.WriteString(formatHost(h))
+		s.WriteString(h.String())
 	}
 	if len(b.Match.Ports) == 1 {
 		fmt.Fprintf(&s, ", port %d", b.Match.Ports[0])
@@ -94,14 +94,3 @@ func unitName(u policy.Unit) string {
 	return "requests"
 }
 
-func formatHost(h policy.HostPattern) string {
-	switch {
-	case h.Any:
-		return "*"
-	case h.Suffix != "":
-		return "*" + h.Suffix
-	case h.Prefix.IsValid():
-		return h.Prefix.String()
-	}
-	return h.Name
-}
