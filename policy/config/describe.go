@@ -93,4 +93,3 @@ func unitName(u policy.Unit) string {
 	}
 	return "requests"
 }
-
