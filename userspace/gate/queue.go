@@ -34,6 +34,7 @@ type ticket struct {
 	w        *Waiter
 	seq      uint64 // order of arrival
 	deadline ledger.Time
+	grace    time.Duration // by which it may go later, if it is about to go
 	n        int
 	stage    int  // spots[stage] is the line whose turn it waits for
 	parked   bool // it stands in that line only
@@ -240,6 +241,25 @@ func (g *Gate) arrange(t *ticket) {
 		t.spots[i].ticket, t.spots[i].i = t, i
 	}
 	t.deadline = t.w.entered.Add(most)
+	t.grace = most / 8
+}
+
+// pardon puts the deadline of a ticket off, once, if it is about to go: what
+// was foreseen when it came is late by no more than the timer, and by what the
+// lane keeps from the answers before it. To refuse it now would have made its
+// client wait for nothing.
+func (t *ticket) pardon(now ledger.Time) bool {
+	if t.grace == 0 {
+		return false
+	}
+	for i := range t.spots[:t.n] {
+		c := t.spots[i].queue.lane.Cell
+		if c.Probing() || c.After(now, 0) > t.grace {
+			return false
+		}
+	}
+	t.deadline, t.grace = now.Add(t.grace), 0
+	return true
 }
 
 // slower is the order of turns. It must not change while anyone waits, which
@@ -341,6 +361,9 @@ func (g *Gate) advance(q *queue) {
 		}
 		now := g.cfg.Now()
 		for s := q.members.head; s != nil && s.ticket.deadline <= now; s = q.members.head {
+			if s.ticket.pardon(now) {
+				continue
+			}
 			lane, after := s.ticket.expect(now)
 			g.refuse(s.ticket, policy.RefusedMaxWait, lane, after)
 			moved = true

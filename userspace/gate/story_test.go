@@ -339,6 +339,25 @@ func TestDeadline(t *testing.T) {
 	w.quiet()
 }
 
+// What answers put the units off by does not end a wait that was foreseen to
+// fit.
+func TestDeadlineIsNotMissedByAHair(t *testing.T) {
+	b := budget("b", perBoth, sec)
+	b.Queue.MaxWait = 2 * sec
+	w := newWorld(t, b)
+	rs := []*request{w.enter("r0", "a", "direct"), w.enter("r1", "a", "direct"), w.enter("r2", "a", "direct")}
+	w.until(5 * ms)
+	w.ok(rs[0])
+	w.until(sec + 10*ms)
+	w.mustGo(sec+5*ms, rs[1])
+	w.ok(rs[1])
+	w.until(2*sec + 9*ms)
+	w.mustBe(Queued, rs[2])
+	w.until(2*sec + 10*ms)
+	w.mustGo(2*sec+10*ms, rs[2])
+	w.quiet()
+}
+
 func TestQueueFull(t *testing.T) {
 	b := budget("b", perBoth, sec)
 	b.Queue.Max = 2
