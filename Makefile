@@ -35,17 +35,19 @@ demo: ## watch four workers break a limit, and egressd keep it (at most 40 s)
 	@$(SUDO) bin/egressd demo
 
 .PHONY: test
+# One package at a time: the tests of pacing shall not be late because others
+# are busy.
 test: ## run every test with the race detector (those that need root, too, when root)
 	@scripts/install-deps.sh test
 	@$(GO) build -o bin/tally ./test/tally
-	@$(GO) test -race -json ./... | bin/tally
+	@$(GO) test -race -json -p 1 -timeout 20m ./... | bin/tally
 
 .PHONY: test-root
 test-root: ## run only the packages whose tests need root; refuses to run without
 	@scripts/install-deps.sh test
 	@[[ $$(id -u) == 0 ]] || { echo "make test-root: not root" >&2; exit 1; }
 	@$(GO) build -o bin/tally ./test/tally
-	@$(GO) test -race -json $(ROOT_PKGS) | bin/tally
+	@$(GO) test -race -json -p 1 -timeout 20m $(ROOT_PKGS) | bin/tally
 
 .PHONY: bench
 bench: ## measure side by side with nginx, HAProxy and Go; writes docs/BENCHMARKS.md (PROFILE=1: and profile egressd)

@@ -9,7 +9,7 @@ import "sync/atomic"
 // once at most the second.
 const (
 	settleShare = 128
-	settleMost  = 8
+	settleMost  = 4
 )
 
 // Slack is what Settle may put units of one cell off, as an account: each

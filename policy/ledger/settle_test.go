@@ -9,7 +9,7 @@ import (
 
 func TestSettle(t *testing.T) {
 	const start = Time(1e9)
-	const interval = 1280 * time.Millisecond // of which most is 160 ms
+	const interval = 1280 * time.Millisecond // of which most is 320 ms
 	for _, tt := range []struct {
 		name      string
 		tolerance time.Duration
@@ -18,11 +18,11 @@ func TestSettle(t *testing.T) {
 	}{
 		{"at once", 0, 0, interval},
 		{"soon", 0, 3 * time.Millisecond, interval + 3*time.Millisecond},
-		{"as late as may be", 0, 160 * time.Millisecond, interval + 160*time.Millisecond},
-		{"later", 0, 700 * time.Millisecond, interval + 160*time.Millisecond},
+		{"as late as may be", 0, 320 * time.Millisecond, interval + 320*time.Millisecond},
+		{"later", 0, 700 * time.Millisecond, interval + 320*time.Millisecond},
 		{"a clock that was read before", 0, -time.Millisecond, interval},
-		{"less room than that", 159 * time.Millisecond, 700 * time.Millisecond, interval + time.Millisecond},
-		{"as much room as that", 160 * time.Millisecond, 700 * time.Millisecond, interval - 160*time.Millisecond},
+		{"less room than that", 319 * time.Millisecond, 700 * time.Millisecond, interval + time.Millisecond},
+		{"as much room as that", 320 * time.Millisecond, 700 * time.Millisecond, interval - 320*time.Millisecond},
 		{"a burst", interval, 3 * time.Millisecond, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -14,7 +14,8 @@ import (
 )
 
 // nginx is an origin that allows one request per second from all its clients
-// together, and answers 429 beyond that.
+// together, and answers 429 beyond that. It has no room for what comes early,
+// be it by a thousandth of a second.
 type nginx struct {
 	port int
 	log  string
@@ -41,23 +42,16 @@ http {
 		listen 127.0.0.1:%[2]d;
 		listen [::1]:%[2]d;
 		location / {
-			limit_req zone=all %[3]s;
+			limit_req zone=all;
 			root %[1]s/www;
 		}
 	}
 }
 `
 
-// How much room an nginx has for requests that come early. None is what it has
-// by default: it then limits a request a thousandth of a second too early.
-const (
-	noRoom     = ""
-	roomForOne = "burst=1 nodelay"
-)
-
 // newNginx starts an nginx on a free port of the loopback and waits until it
 // answers.
-func newNginx(t testing.TB, room string) *nginx {
+func newNginx(t testing.TB) *nginx {
 	t.Helper()
 	dir := shortDir(t)
 	if err := os.Mkdir(filepath.Join(dir, "www"), 0o755); err != nil {
@@ -66,7 +60,7 @@ func newNginx(t testing.TB, room string) *nginx {
 	mustWrite(t, filepath.Join(dir, "www", "index.html"), "hello\n")
 	n := &nginx{port: freePort(t), log: filepath.Join(dir, "access.log")}
 	config := filepath.Join(dir, "nginx.conf")
-	mustWrite(t, config, fmt.Sprintf(nginxConfig, dir, n.port, room))
+	mustWrite(t, config, fmt.Sprintf(nginxConfig, dir, n.port))
 	p := start(t, how{}, "nginx", "-p", dir, "-c", config, "-e", filepath.Join(dir, "error.log"))
 	// The master takes its workers along only if it is asked.
 	t.Cleanup(func() {
