@@ -47,6 +47,10 @@ func Start(f *policy.Flow, ns *Netns) (fd int, err error) {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return -1, fmt.Errorf("set TCP_NODELAY: %w", err)
 	}
+	// Urgent data stays in its place in the stream, where reads find it.
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1); err != nil {
+		return -1, fmt.Errorf("set SO_OOBINLINE: %w", err)
+	}
 	switch err := unix.Connect(fd, sockaddr(f.Dest)); err {
 	case nil, unix.EINPROGRESS:
 		return fd, nil

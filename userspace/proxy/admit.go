@@ -81,6 +81,10 @@ func (c *conn) decided() {
 	switch out.State {
 	case gate.Granted:
 		c.admitted = true
+		if c.client.hup && !c.stillThere() {
+			c.end(false, false) // it closed after a half-close, of which no event tells
+			return
+		}
 		c.goAhead()
 	case gate.Refused:
 		c.refuse(out)
@@ -245,7 +249,7 @@ func (c *conn) targetPort() uint16 {
 // rarely asks for two.
 func (c *conn) knowHost() bool {
 	raw := c.req.Host
-	if len(raw) > 0 && string(raw) == string(c.hostRaw) {
+	if c.host != "" && string(raw) == string(c.hostRaw) {
 		return true
 	}
 	c.hostRaw = append(c.hostRaw[:0], raw...)

@@ -57,7 +57,10 @@ func (p *pipes) get() *pipe {
 	return &pipe{r: fds[0], w: fds[1]}
 }
 
-// pipeSize is the room asked for in each pipe.
+// pipeSize is the room asked for in each pipe. On loopback, kernel 6.18, the
+// loop spends 190 to 260 ms of processor time on a GiB of tunnel with this
+// size, as with 1 MiB, 270 to 300 with 256 KiB, 280 to 320 with 128 KiB and 340
+// to 360 with 64 KiB. Copying costs 550 to 880, with buffers of 32 to 256 KiB.
 const pipeSize = 512 << 10
 
 func (p *pipes) put(pp *pipe) {

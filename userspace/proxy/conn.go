@@ -42,12 +42,16 @@ const (
 
 // side is one of the two sockets of a connection, and what was read from it.
 type side struct {
-	fd       int // -1: none
+	fd       int   // -1: none
+	gen      int32 // tells its events from those of the socket before it
 	readable bool
 	writable bool
 	hup      bool // a FIN is in the receive queue, or behind what is in it
+	urgent   bool // urgent data came: reads stop short at it, and splice for good
 	eof      bool // the FIN was read
-	shut     bool // a FIN was sent
+	shut     bool // a FIN was sent, or can no more be
+	broken   bool // a write failed: only what came before is still to be read
+	reset    bool // … with the error that the last read would have shown
 	bulk     bool // reads fill the buffer: worth splicing in a tunnel
 
 	buf  []byte
@@ -73,6 +77,8 @@ type conn struct {
 	queued     bool // in the loop's ready list
 	closed     bool
 	timer      timer
+	torn       bool        // the origin reset its connection: so will ours be, after what came before
+	tearBy     ledger.Time // … but not later than this
 
 	rq     requestState
 	rs     responseState
@@ -119,13 +125,16 @@ func (c *conn) idle() bool {
 }
 
 // event takes note of what epoll says and lets the connection go on.
-func (c *conn) event(which int, events uint32) {
+func (c *conn) event(which int, gen int32, events uint32) {
 	s := &c.client
 	if which == sideUpstream {
 		s = &c.up
 	}
-	if s.fd < 0 {
+	if s.fd < 0 || s.gen != gen {
 		return
+	}
+	if events&unix.EPOLLPRI != 0 {
+		s.urgent = true
 	}
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		s.readable = true
@@ -142,13 +151,22 @@ func (c *conn) event(which int, events uint32) {
 			}
 		}
 	}
+	if which == sideClient && s.eof && !s.shut && events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		c.clientBroke() // a reset after its FIN, which no read would show
+		return
+	}
 	c.advance()
 }
+
+// share is how many bytes a connection may move before the others have their
+// turn: about a quarter of a millisecond in a tunnel.
+const share = 1 << 20
 
 // advance moves bytes and states as far as they go without waiting, within
 // bounds that leave the other connections their turn.
 func (c *conn) advance() {
 	const turns = 32
+	had := c.sent + c.received
 	for range turns {
 		moved := c.fromClient()
 		moved = !c.closed && c.toUpstream() || moved
@@ -157,6 +175,9 @@ func (c *conn) advance() {
 		moved = !c.closed && c.turn() || moved
 		if c.closed || !moved {
 			return
+		}
+		if c.sent+c.received-had >= share {
+			break
 		}
 	}
 	c.l.again(c)
@@ -187,18 +208,27 @@ func (c *conn) fill(s *side) (moved bool, errno unix.Errno) {
 		c.release(s)
 		return false, errno
 	case n == 0:
-		s.eof, s.readable = true, false
 		c.release(s)
-		return true, 0
+		return true, s.ended()
 	}
 	s.w += n
-	s.bulk = n == len(room) && n >= bufferSize/2
-	// A short read has emptied the queue; more bytes make a new edge. With a
-	// FIN behind them there may be none.
-	if n < len(room) && !s.hup {
+	s.bulk = n == len(room) && n >= bufferSize/2 && !s.urgent
+	// A short read has emptied the queue, unless it stopped at urgent data;
+	// more bytes make a new edge. With a FIN behind them there may be none.
+	if n < len(room) && !s.hup && !s.urgent {
 		s.readable = false
 	}
 	return true, 0
+}
+
+// ended notes the end of the stream. A reset that a write was told of before
+// looks like one: the socket tells its error once.
+func (s *side) ended() unix.Errno {
+	s.eof, s.readable = true, false
+	if s.reset {
+		return unix.ECONNRESET
+	}
+	return 0
 }
 
 // release gives an empty buffer back.
@@ -241,6 +271,16 @@ func (c *conn) shutdown(s *side) {
 
 // finish ends the connection in order: a FIN on both sides.
 func (c *conn) finish() { c.end(false, false) }
+
+// part is finish while the client may be sending: closing with unread bytes
+// would reset its connection and lose what it has not received yet.
+func (c *conn) part() {
+	if c.client.eof || !c.client.readable && c.client.pending() == 0 {
+		c.finish()
+		return
+	}
+	c.linger()
+}
 
 // abort breaks the connection on both sides, so that neither takes it for a
 // complete message.
@@ -285,6 +325,10 @@ func (c *conn) end(resetClient, resetUp bool) {
 
 // timedOut is called by the loop when the connection's timer is due.
 func (c *conn) timedOut() {
+	if c.torn {
+		c.advance()
+		return
+	}
 	switch c.rq {
 	case rqSniff:
 		// The client waits for the server to speak, or has nothing to say
@@ -302,6 +346,26 @@ func (c *conn) timedOut() {
 			c.advance()
 		}
 	case rqLinger:
-		c.finish()
+		if c.up.fd < 0 && c.up.ok == 0 {
+			c.finish()
+			return
+		}
+		c.watchClient()
+	default:
+		c.watchClient()
 	}
+}
+
+// watchClient looks now and then whether a client that ended its sending still
+// waits for the answer. If it closed its socket, no event would tell before
+// the origin says something.
+func (c *conn) watchClient() {
+	if !c.client.eof {
+		return
+	}
+	if !c.stillThere() {
+		c.finish()
+		return
+	}
+	c.l.timers.start(&c.timer, c.l.now.Add(watchTime))
 }

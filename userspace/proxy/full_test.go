@@ -15,7 +15,7 @@ import (
 // serves those that it has.
 func TestFullProxyStopsItsHeartbeat(t *testing.T) {
 	dest, _ := httpOrigin(t, nil)
-	b := startWith(t, Config{MaxConns: 2}, budget("origin.test", plenty))
+	b := startWith(t, Config{MaxConns: 2}, 0, budget("origin.test", plenty))
 	waitFor(t, "a heartbeat", func() bool { return b.hook.beaten() > 0 })
 	conns := []*net.TCPConn{b.connect(dest), b.connect(dest), b.connect(dest)}
 	waitFor(t, "three connections", func() bool { return b.conns.Load() == 3 })

@@ -90,6 +90,7 @@ type bench struct {
 	engine *policy.Engine
 	gate   *gate.Gate
 	port   uint16
+	stop   func() error // ends the proxy, and waits for that
 }
 
 // budget is a complete budget for host, to be changed by a test.
@@ -113,11 +114,11 @@ var plenty = policy.Rate{Count: 1e9, Every: time.Second}
 // match any port.
 func start(t testing.TB, budgets ...*policy.Budget) *bench {
 	t.Helper()
-	return startWith(t, Config{}, budgets...)
+	return startWith(t, Config{}, 0, budgets...)
 }
 
-// startWith is start with the optional fields of cfg.
-func startWith(t testing.TB, cfg Config, budgets ...*policy.Budget) *bench {
+// startWith is start with the optional fields of cfg, and time to drain.
+func startWith(t testing.TB, cfg Config, drain time.Duration, budgets ...*policy.Budget) *bench {
 	t.Helper()
 	engine, err := policy.NewEngine(&policy.Policy{Budgets: budgets}, make([]ledger.Cell, 128), nil, mono.Now())
 	if err != nil {
@@ -141,10 +142,10 @@ func startWith(t testing.TB, cfg Config, budgets ...*policy.Budget) *bench {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- b.Run(ctx, 0) }()
+	go func() { done <- b.Run(ctx, drain) }()
+	b.stop = sync.OnceValue(func() error { cancel(); return <-done })
 	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
+		if err := b.stop(); err != nil {
 			t.Errorf("Run = %v, want nil", err)
 		}
 		g.Close()

@@ -100,6 +100,7 @@ func (p *Proxy) listen(ns *dial.Netns, family int, addr unix.Sockaddr) (_ int, e
 		{unix.SOL_SOCKET, unix.SO_MARK, int(p.cfg.ListenMark)},
 		// Inherited by the accepted sockets.
 		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
+		{unix.SOL_SOCKET, unix.SO_OOBINLINE, 1}, // urgent data would be lost otherwise
 	} {
 		if err := unix.SetsockoptInt(fd, opt.level, opt.name, opt.value); err != nil {
 			return -1, fmt.Errorf("prepare listener: %w", err)

@@ -3,7 +3,6 @@
 package proxy
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -33,14 +32,19 @@ const (
 	// lingerTime is how long a client may go on sending what nobody reads any
 	// more, so that the answer reaches it before a reset would.
 	lingerTime = 2 * time.Second
+	// watchTime is how often the kernel is asked whether a half-closed client
+	// is still there.
+	watchTime = 5 * time.Second
 )
 
-// What an epoll event is about; packed with the connection's slot.
+// What an epoll event is about; packed with the connection's slot and the
+// generation of its socket.
 const (
 	sideClient = iota
 	sideUpstream
 	sideListener
 	sideWake
+	sideBits = 2
 )
 
 // loop is one event loop. All fields but the posted ones belong to the
@@ -51,6 +55,7 @@ type loop struct {
 	wakefd    int
 	slots     []*conn // by slot number
 	free      []int32 // slots not in use
+	gen       int32   // of the socket watched last
 	listeners map[int32]*listener
 	ready     []*conn // have more to do in this turn
 	running   []*conn // of the turn before; kept to reuse its memory
@@ -69,6 +74,7 @@ type loop struct {
 	mu      sync.Mutex
 	posted  []func()
 	granted []*conn
+	decided []*conn // granted of the turn before; kept to reuse its memory
 	ended   bool
 	waking  atomic.Bool
 }
@@ -89,7 +95,7 @@ func newLoop(p *Proxy) (_ *loop, err error) {
 	if l.spare, err = unix.Dup(l.wakefd); err != nil {
 		return nil, fmt.Errorf("keep a descriptor back: %w", err)
 	}
-	if err := l.watch(l.wakefd, unix.EPOLLIN, sideWake, 0); err != nil {
+	if err := l.watch(l.wakefd, unix.EPOLLIN, sideWake, 0, 0); err != nil {
 		return nil, err
 	}
 	l.now = p.cfg.Now()
@@ -114,15 +120,24 @@ func (p *Proxy) closeLoops() {
 
 // watch registers fd once, edge-triggered for connections: no further
 // epoll_ctl is needed in its life.
-func (l *loop) watch(fd int, events uint32, side int, slot int32) error {
-	ev := unix.EpollEvent{Events: events, Fd: slot, Pad: int32(side)}
+func (l *loop) watch(fd int, events uint32, which int, slot, gen int32) error {
+	ev := unix.EpollEvent{Events: events, Fd: slot, Pad: gen<<sideBits | int32(which)}
 	if err := unix.EpollCtl(l.epfd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		return fmt.Errorf("watch descriptor: %w", err)
 	}
 	return nil
 }
 
-const connEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
+// watchSide is watch for the socket of a connection. It gets a generation of
+// its own: what a batch of events still says about the socket that had the
+// place before is then told apart.
+func (l *loop) watchSide(s *side, which int, slot int32) error {
+	l.gen = (l.gen + 1) & (1<<(31-sideBits) - 1)
+	s.gen = l.gen
+	return l.watch(s.fd, connEvents, which, slot, s.gen)
+}
+
+const connEvents = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 
 // post makes the loop call f soon, unless it has ended: then it returns false.
 // Safe for concurrent use, never blocks.
@@ -149,10 +164,7 @@ func (l *loop) postGranted(c *conn) {
 
 func (l *loop) wake() {
 	if l.waking.CompareAndSwap(false, true) {
-		var one [8]byte
-		binary.NativeEndian.PutUint64(one[:], 1)
-		// The counter cannot overflow, and nothing else fails here.
-		unix.Write(l.wakefd, one[:])
+		signal(l.wakefd)
 	}
 }
 
@@ -165,6 +177,7 @@ func (l *loop) run() error {
 		l.ended = true
 		l.mu.Unlock()
 		l.runPosted() // whoever waits for an answer gets it
+		l.abortAll()  // what was posted may have been a new connection
 		l.close()
 	}()
 	events := make([]unix.EpollEvent, 256)
@@ -196,7 +209,7 @@ func (l *loop) run() error {
 }
 
 func (l *loop) handle(ev *unix.EpollEvent) {
-	switch ev.Pad {
+	switch which := int(ev.Pad) & (1<<sideBits - 1); which {
 	case sideWake:
 		l.runPosted()
 	case sideListener:
@@ -205,21 +218,21 @@ func (l *loop) handle(ev *unix.EpollEvent) {
 		}
 	default:
 		// A slot may be empty, or taken anew, if an earlier event of this
-		// batch closed the connection: a stale event then only makes the new
-		// one look at its sockets once too often.
+		// batch closed the connection.
 		if c := l.slots[ev.Fd]; c != nil {
-			c.event(int(ev.Pad), ev.Events)
+			c.event(which, ev.Pad>>sideBits, ev.Events)
 		}
 	}
 }
 
 func (l *loop) runPosted() {
 	var drain [8]byte
-	unix.Read(l.wakefd, drain[:])
+	read(l.wakefd, drain[:])
 	l.waking.Store(false)
 	l.mu.Lock()
 	posted, granted := l.posted, l.granted
-	l.posted, l.granted = nil, nil
+	l.posted, l.granted = nil, l.decided[:0]
+	l.decided = granted
 	l.mu.Unlock()
 	for _, f := range posted {
 		f()
@@ -227,6 +240,7 @@ func (l *loop) runPosted() {
 	for _, c := range granted {
 		c.decided()
 	}
+	clear(granted)
 }
 
 // again gives c another turn after everybody else had theirs.
@@ -266,31 +280,38 @@ func (l *loop) tick() {
 	}
 }
 
+// drained ends what need not, or must not, go on. It reports whether nothing
+// is left.
 func (l *loop) drained() bool {
 	if l.now >= l.drainUntil {
-		for _, c := range l.slots {
-			if c != nil {
-				c.abort()
-			}
-		}
+		l.abortAll()
 		return true
 	}
+	done := true
 	for _, c := range l.slots {
-		if c == nil {
-			continue
+		switch {
+		case c == nil:
+		case c.idle():
+			c.finish() // as any server ends a connection that it has no use for
+		case c.rq == rqHeld || c.rq == rqSniff:
+			c.abort() // nothing of the exchange has reached the origin
+		default:
+			done = false
 		}
-		if c.idle() || c.rq == rqHeld || c.rq == rqSniff {
-			// Nothing of the exchange has reached the origin.
-			c.abort()
-			continue
-		}
-		return false
 	}
-	return true
+	return done
+}
+
+func (l *loop) abortAll() {
+	for _, c := range l.slots {
+		if c != nil {
+			c.abort()
+		}
+	}
 }
 
 func (l *loop) addListener(ln *listener) {
-	if err := l.watch(ln.fd, unix.EPOLLIN, sideListener, int32(ln.fd)); err != nil {
+	if err := l.watch(ln.fd, unix.EPOLLIN, sideListener, int32(ln.fd), 0); err != nil {
 		l.p.cfg.Logger.Error("listener is lost", "err", err)
 		unix.Close(ln.fd)
 		return
@@ -350,7 +371,17 @@ func (l *loop) accepted(ln *listener, fd int, remote netip.AddrPort) {
 		l.open(fd, ln.ns, flow, remote)
 		return
 	}
-	to.post(func() { to.open(fd, ln.ns, flow, remote) })
+	ln.ns.Retain() // the listener may be withdrawn before the other loop gets to it
+	ok = to.post(func() {
+		to.open(fd, ln.ns, flow, remote)
+		ln.ns.Release()
+	})
+	if !ok { // it has ended
+		ln.ns.Release()
+		l.p.conns.Add(-1)
+		reset(fd)
+		unix.Close(fd)
+	}
 }
 
 // flowOf finds the flow of an accepted connection: by the token that it was
@@ -384,7 +415,7 @@ func (l *loop) open(fd int, ns *dial.Netns, flow policy.Flow, remote netip.AddrP
 	}
 	c := newConn(l, slot, fd, ns, flow, remote)
 	l.slots[slot] = c
-	if err := l.watch(fd, connEvents, sideClient, slot); err != nil {
+	if err := l.watchSide(&c.client, sideClient, slot); err != nil {
 		c.abort()
 		return
 	}

@@ -14,17 +14,17 @@ import (
 func (c *conn) fromClient() (moved bool) {
 	s := &c.client
 	switch c.rq {
-	case rqHeld, rqDial, rqDone:
-		// Bytes beyond the request wait in the kernel. Only the end of the
-		// stream is of interest, which shows behind them.
-		if !s.hup || s.eof {
-			return false
-		}
-		if c.rq == rqHeld && s.readable && !c.stillThere() {
+	case rqHeld, rqDial:
+		// Bytes beyond the request wait in the kernel. Only whether the client
+		// is there is of interest: one that left costs nothing yet.
+		if s.hup && s.readable && !c.stillThere() {
 			c.end(false, false)
-			return false
 		}
-		if c.rq == rqHeld {
+		return false
+	case rqDone:
+		// The same, but the origin shall see the end of the stream, which
+		// shows behind those bytes.
+		if !s.hup {
 			return false
 		}
 	case rqTunnel:
@@ -48,11 +48,16 @@ func (c *conn) look() (moved bool) {
 		switch c.rq {
 		case rqSniff:
 			if !c.sniff(fresh) {
-				return moved
+				return grow(c.l, s) || moved
 			}
 		case rqHead:
-			if s.ok > 0 || !c.head(fresh) {
+			// One at a time: a refusal must not land in the middle of the
+			// answer before, nor what nobody asked for be taken for the next.
+			if s.ok > 0 || c.up.pending() > 0 {
 				return moved
+			}
+			if !c.head(fresh) {
+				return grow(c.l, s) || moved
 			}
 		case rqSend:
 			n, done, err := c.reqBody.Scan(fresh)
@@ -91,6 +96,7 @@ func (c *conn) sniff(b []byte) bool {
 	switch sniff.First(b) {
 	case sniff.NeedMore:
 		if !c.client.eof {
+			c.undecided()
 			return false
 		}
 		c.admitOpaque(c.flow.Dest.Addr().String())
@@ -99,7 +105,7 @@ func (c *conn) sniff(b []byte) bool {
 	case sniff.TLS:
 		hello, status := sniff.ClientHello(b)
 		if status == sniff.Incomplete && !c.client.eof {
-			grow(c.l, &c.client)
+			c.undecided()
 			return false
 		}
 		host := hello.SNI
@@ -114,13 +120,19 @@ func (c *conn) sniff(b []byte) bool {
 	return true
 }
 
-// grow makes room for a head longer than the usual buffer. It reports whether
-// there is room now.
-func grow(l *loop, s *side) bool {
-	if s.w < len(s.buf) || s.r > 0 {
-		return true
+// undecided makes sure that bytes which could become a protocol that we know
+// are not waited for without end.
+func (c *conn) undecided() {
+	if c.timer.index == 0 {
+		c.l.timers.start(&c.timer, c.l.now.Add(undecidedTime))
 	}
-	if len(s.buf) >= headSpace {
+}
+
+// grow makes room for a head longer than the usual buffer. It reports whether
+// it did: then there may be more to read that made the buffer's old end the end
+// of reading.
+func grow(l *loop, s *side) bool {
+	if s.w < len(s.buf) || s.r > 0 || len(s.buf) >= headSpace {
 		return false
 	}
 	long := make([]byte, headSpace)
@@ -139,7 +151,6 @@ func (c *conn) head(b []byte) bool {
 	}
 	if n == 0 {
 		c.seen = len(b)
-		grow(c.l, &c.client)
 		return false
 	}
 	c.seen = 0
@@ -154,10 +165,7 @@ func (c *conn) head(b []byte) bool {
 func (c *conn) answer(response []byte, keep bool) {
 	u := &c.up
 	if u.pending() > 0 {
-		// Bytes of the origin are still on their way to the client: ours
-		// would land in the middle of them.
-		c.abort()
-		return
+		c.forgetUpstream() // said while the request was held
 	}
 	if u.buf == nil {
 		u.buf = c.l.buffers.get()
@@ -184,10 +192,20 @@ func (c *conn) nextRequest() {
 // linger drops whatever the client still sends, for a while, so that it can
 // read the answer: closing with unread bytes would reset the connection.
 func (c *conn) linger() {
+	c.forsake()
 	c.rq = rqLinger
-	c.client.r = c.client.w
-	c.client.ok = 0
-	c.release(&c.client)
+	c.discard()
 	c.dropUpstream()
 	c.l.timers.start(&c.timer, c.l.now.Add(lingerTime))
+}
+
+// discard drops what was read from the client.
+func (c *conn) discard() {
+	s := &c.client
+	s.r, s.ok = s.w, 0
+	c.release(s)
+	if s.pipe != nil {
+		c.l.pipes.put(s.pipe)
+		s.pipe = nil
+	}
 }

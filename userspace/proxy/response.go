@@ -17,25 +17,29 @@ func (c *conn) toUpstream() (moved bool) {
 		c.wrote = true
 	}
 	if errno != 0 {
-		c.upstreamWriteFailed()
+		c.upstreamWriteFailed(errno)
 	}
 	return moved
 }
 
 // upstreamWriteFailed: the origin takes no more. It may have answered before,
 // and that answer must still reach the client.
-func (c *conn) upstreamWriteFailed() {
-	c.up.readable = true
-	c.up.shut = true
-	c.client.r += c.client.ok
-	c.client.ok = 0
+func (c *conn) upstreamWriteFailed(errno unix.Errno) {
+	u := &c.up
+	u.readable, u.shut, u.broken = true, true, true
+	u.reset = errno != unix.EPIPE // that is: it came behind a FIN
+	if c.rq == rqDone {
+		c.client.r += c.client.ok // what follows are other requests
+		c.client.ok = 0
+		c.release(&c.client)
+		return
+	}
+	c.discard()
 	if c.rq == rqSend {
 		// The rest of the body has nowhere to go.
 		c.rq = rqLinger
-		c.client.r = c.client.w
 		c.l.timers.start(&c.timer, c.l.now.Add(lingerTime))
 	}
-	c.release(&c.client)
 }
 
 // fromUpstream reads from the origin and looks at what is there.
@@ -65,7 +69,11 @@ func (c *conn) lookBack() (moved bool) {
 		switch c.rs {
 		case rsHead:
 			if !c.responseHead(fresh) {
-				return moved
+				if !s.eof {
+					return grow(c.l, s) || moved // ParseResponse itself refuses a head that is too long
+				}
+				c.answered(nil)
+				c.unframed()
 			}
 		case rsBody:
 			n, done, err := c.resBody.Scan(fresh)
@@ -97,7 +105,10 @@ func (c *conn) lookBack() (moved bool) {
 				return moved
 			}
 		default: // rsDone: the next answer, if ever, belongs to the next request
-			return moved
+			if !c.resp.Close && !s.eof {
+				return moved
+			}
+			c.unframed() // there will be none
 		}
 		moved = true
 	}
@@ -123,7 +134,6 @@ func (c *conn) responseHead(b []byte) bool {
 	}
 	if n == 0 {
 		c.seen = len(b)
-		grow(c.l, &c.up) // ParseResponse itself refuses a head that is too long
 		return false
 	}
 	c.seen = 0
@@ -174,33 +184,32 @@ func (c *conn) deliver() (moved bool, errno unix.Errno) {
 // exchange, and ends of streams that must be passed on.
 func (c *conn) turn() (moved bool) {
 	cl, up := &c.client, &c.up
-	if c.rs == rsDone && c.rq == rqDone && !c.resp.Close {
-		c.note()
-		c.nextRequest()
-		moved = true
-	}
-	if up.pending() > 0 && !(c.rq == rqTunnel && cl.eof) {
-		return moved // the client has bytes to come first
+	if up.ok > 0 && c.rq != rqTunnel {
+		return false // the client has bytes to come first
 	}
 	switch {
-	case c.rs == rsDone && c.resp.Close:
+	case c.torn:
+		return c.tear()
+	case c.rs == rsDone && c.rq == rqDone && !c.resp.Close && !c.l.draining:
+		c.note()
+		c.nextRequest()
+		return true // there may be one already, which comes before any end
+	case c.rs == rsDone && c.rq == rqDone:
 		// The last answer of this connection is with the client.
-		if c.rq == rqDone {
-			c.finish()
-			return true
-		}
-		if c.rq == rqSend {
-			c.linger()
-			return true
-		}
+		c.part()
+		return true
+	case c.rs == rsDone && c.rq == rqSend && c.resp.Close:
+		c.linger()
+		return true
 	case c.rq == rqLinger && up.fd < 0 && !cl.shut:
 		c.shutdown(cl)
+		c.l.timers.start(&c.timer, c.l.now.Add(lingerTime))
 		moved = true
 	case c.rq == rqLinger && up.fd < 0 && cl.eof:
 		c.finish()
 		return true
 	}
-	if up.eof && up.pipe == nil {
+	if up.eof && up.pending() == 0 && up.pipe == nil {
 		if c.upstreamEnded() {
 			return true
 		}
@@ -216,9 +225,9 @@ func (c *conn) turn() (moved bool) {
 // upstreamEnded passes the end of the origin's stream on. It reports whether
 // something changed.
 func (c *conn) upstreamEnded() bool {
-	cl := &c.client
+	cl, up := &c.client, &c.up
 	switch {
-	case c.rs == rsIdle && (c.rq == rqHeld || c.rq == rqDial):
+	case c.rs == rsIdle && c.rq == rqHeld:
 		// The origin gave up an idle connection while the next request is
 		// held here. The client had no share in that: a new one is made when
 		// the request may go.
@@ -229,7 +238,11 @@ func (c *conn) upstreamEnded() bool {
 			c.shutdown(cl)
 			return true
 		}
-		if cl.eof {
+		if up.broken {
+			c.breakOff() // nor is there a way for what the client sends
+			return true
+		}
+		if cl.eof && cl.pending() == 0 && cl.pipe == nil {
 			c.finish()
 			return true
 		}
@@ -242,7 +255,10 @@ func (c *conn) upstreamEnded() bool {
 		c.dropUpstream()
 		return true
 	default:
-		c.finish()
+		if c.rs == rsHead {
+			c.answered(nil)
+		}
+		c.part()
 		return true
 	}
 }
@@ -252,22 +268,43 @@ func (c *conn) upstreamEnded() bool {
 func (c *conn) clientEnded() bool {
 	up := &c.up
 	switch c.rq {
-	case rqHead, rqDiscard:
+	case rqHead:
+		if c.look() {
+			return true
+		}
+		c.finish() // in the middle of a head, which cannot go on ungated
+		return true
+	case rqDiscard:
 		c.finish()
 		return true
 	case rqSniff:
-		if c.client.pending() == 0 {
+		if c.client.pending() > 0 {
+			return false
+		}
+		if !c.stillThere() {
 			c.finish()
 			return true
 		}
-		return false
+		// It has nothing to say, and waits for what the server has.
+		c.l.timers.stop(&c.timer)
+		c.admitOpaque(c.flow.Dest.Addr().String())
+		return true
+	case rqHeld, rqDial:
+		return false // the end comes after the request
+	case rqDone:
+		if c.client.pending() > 0 {
+			return false // as more requests do
+		}
 	case rqSend:
 		// The body is cut short. What the origin makes of that is for it to
 		// say.
 		c.rq = rqDone
 		c.resp.Close = true
 	case rqTunnel:
-		if up.shut && up.eof {
+		if c.client.pending() > 0 {
+			return false
+		}
+		if up.shut && up.eof && up.pending() == 0 && up.pipe == nil {
 			c.finish()
 			return true
 		}
@@ -279,6 +316,7 @@ func (c *conn) clientEnded() bool {
 	}
 	if up.fd >= 0 && c.connected && !up.shut {
 		c.shutdown(up)
+		c.l.timers.start(&c.timer, c.l.now.Add(watchTime))
 		return true
 	}
 	return false
@@ -291,10 +329,36 @@ func (c *conn) clientBroke() { c.end(false, true) }
 // upstreamBroke: the origin reset its connection. The client sees the same,
 // after the bytes that came before.
 func (c *conn) upstreamBroke() {
-	if c.rs == rsIdle && (c.rq == rqHeld || c.rq == rqDial) {
-		c.dropUpstream()
+	if c.rs == rsIdle && c.rq == rqHeld && !(c.opaque && c.up.pending() > 0) {
+		c.forgetUpstream()
 		return
 	}
-	c.deliver()
+	c.breakOff()
+}
+
+// breakOff resets the client's connection once it has what came before.
+func (c *conn) breakOff() {
+	if c.rs == rsHead {
+		c.answered(nil)
+	}
+	c.forsake()
+	c.up.ok = c.up.pending()
+	c.torn, c.rq = true, rqLinger
+	c.discard()
+	c.dropUpstream()
+}
+
+// tear resets the client's connection as soon as the kernel has sent what it
+// was given: a reset drops the rest. It reports whether it did.
+func (c *conn) tear() bool {
+	unsent, err := unix.IoctlGetInt(c.client.fd, unix.SIOCOUTQNSD)
+	if c.tearBy == 0 {
+		c.tearBy = c.l.now.Add(lingerTime)
+	}
+	if err == nil && unsent > 0 && c.l.now < c.tearBy {
+		c.l.timers.start(&c.timer, c.l.now.Add(tick))
+		return false
+	}
 	c.end(true, false)
+	return true
 }

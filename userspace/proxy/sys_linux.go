@@ -43,6 +43,13 @@ func write(fd int, p []byte) (int, unix.Errno) {
 	}
 }
 
+// signal makes an eventfd readable. Its counter cannot overflow here, and
+// nothing else fails.
+func signal(fd int) {
+	one := uint64(1)
+	unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))
+}
+
 // splice moves up to n bytes between a socket and a pipe inside the kernel.
 func splice(from, to, n int) (int, unix.Errno) {
 	for {

@@ -7,14 +7,14 @@ import "golang.org/x/sys/unix"
 // relay moves bytes of a tunnel from one side to the other: by copy while they
 // come in small pieces, inside the kernel once they fill buffers.
 func (c *conn) relay(from, to *side, count *int64) (moved bool) {
-	if to.fd < 0 || !c.connected {
+	if to.fd < 0 || !c.connected || to.broken {
 		return false
 	}
 	if from.pending() > 0 {
 		from.ok = from.pending()
 		m, errno := c.drain(from, to, count)
 		if errno != 0 {
-			c.relayBroke(to)
+			c.writeBroke(to, errno)
 			return false
 		}
 		if moved = m; from.pending() > 0 {
@@ -29,7 +29,7 @@ func (c *conn) relay(from, to *side, count *int64) (moved bool) {
 	}
 	m, errno := c.fill(from)
 	if errno != 0 {
-		c.relayBroke(from)
+		c.readBroke(from)
 		return false
 	}
 	return m || moved
@@ -49,12 +49,15 @@ func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
 		switch {
 		case errno == unix.EAGAIN:
 			from.readable = false
+		case errno == 0 && n == 0:
+			if errno = from.ended(); errno == 0 {
+				moved = true
+				break
+			}
+			fallthrough
 		case errno != 0:
-			c.relayBroke(from)
+			c.readBroke(from)
 			return false
-		case n == 0:
-			from.eof, from.readable = true, false
-			moved = true
 		default:
 			p.held += n
 			from.bulk = n >= bufferSize/2
@@ -68,7 +71,7 @@ func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
 			break
 		}
 		if errno != 0 {
-			c.relayBroke(to)
+			c.writeBroke(to, errno)
 			return false
 		}
 		p.held -= n
@@ -82,11 +85,20 @@ func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
 	return moved
 }
 
-// relayBroke: one side of the tunnel was reset; the other side shall know.
-func (c *conn) relayBroke(s *side) {
+// readBroke: one side of the tunnel was reset; the other side shall know.
+func (c *conn) readBroke(s *side) {
 	if s == &c.client {
 		c.clientBroke()
 		return
 	}
-	c.end(true, false)
+	c.upstreamBroke()
+}
+
+// writeBroke: one side of the tunnel takes no more.
+func (c *conn) writeBroke(s *side, errno unix.Errno) {
+	if s == &c.client {
+		c.clientBroke()
+		return
+	}
+	c.upstreamWriteFailed(errno)
 }

@@ -18,8 +18,10 @@ const negativeTime = 5 * time.Second
 
 // goAhead continues once the connection or request may go.
 func (c *conn) goAhead() {
-	if c.up.fd >= 0 && c.connected && (c.up.hup || c.up.eof) && c.rs == rsIdle {
-		c.dropUpstream() // it ended while the request was held
+	if u := &c.up; !c.opaque && c.connected && c.rs == rsIdle && (u.hup || u.eof || u.broken || u.pending() > 0) {
+		// It ended while the request was held, or is about to: what was said
+		// on it is no answer to this request.
+		c.forgetUpstream()
 	}
 	if c.up.fd < 0 && !c.dial() {
 		return
@@ -64,7 +66,7 @@ func (c *conn) dial() bool {
 	}
 	c.up = side{fd: fd, buf: c.up.buf, r: c.up.r, w: c.up.w, ok: c.up.ok}
 	c.connected = false
-	if err := c.l.watch(fd, connEvents, sideUpstream, c.slot); err != nil {
+	if err := c.l.watchSide(&c.up, sideUpstream, c.slot); err != nil {
 		c.unreachable(err)
 		return false
 	}
@@ -99,6 +101,15 @@ func (c *conn) unreachable(err error) {
 	}
 	p.event(policy.Event{At: c.l.now, Kind: kind, Lane: c.laneID(), Detail: c.flow.Dest.String() + ": " + err.Error()})
 	c.abort()
+}
+
+// forgetUpstream gives the upstream connection up with all that was read from
+// it.
+func (c *conn) forgetUpstream() {
+	c.dropUpstream()
+	u := &c.up
+	u.r, u.ok = u.w, 0
+	c.release(u)
 }
 
 // dropUpstream gives the upstream connection up, but not what was read from
