@@ -94,9 +94,10 @@ func TestOriginSpeaksWhileHeld(t *testing.T) {
 		held := make(chan struct{})
 		b := start(t, one())
 		client := b.connect(origin(t, func(c *net.TCPConn) {
+			n := conns.Add(1) // before the answer, after which the test looks
 			mustRead(t, c, simpleGet)
 			mustWrite(t, c, shortAnswer)
-			if conns.Add(1) > 1 {
+			if n > 1 {
 				return
 			}
 			<-held
