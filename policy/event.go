@@ -21,8 +21,6 @@ const (
 	EventReload       EventKind = "reload"        // a new policy is in force
 	EventReloadFailed EventKind = "reload_failed" // a new policy was bad; the old one stays
 	EventCanary       EventKind = "canary"        // the self-test changed its mind
-	EventUntouched    EventKind = "untouched"     // connections that policy names went by
-	EventFlowError    EventKind = "flow_error"    // a connection whose flow record or bytes made no sense
 	EventUnreachable  EventKind = "unreachable"   // the destination could not be reached
 	EventExitMismatch EventKind = "exit_mismatch" // the client's exit could not be kept
 )
