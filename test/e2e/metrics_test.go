@@ -58,7 +58,9 @@ func TestMetrics(t *testing.T) {
 		for _, a := range attempts(t, p) {
 			connections++
 			switch {
-			case a.Native || a.Error != "" || a.Status != 200 && a.Status != 429:
+			// Among thousands, one upstream port may equal the client's and look
+			// native; the kernel's own counts below tell.
+			case a.Error != "" || a.Status != 200 && a.Status != 429:
 				t.Errorf("got %+v, want an answer by the proxy", a)
 			case a.Status == 200:
 				answered++
