@@ -22,7 +22,8 @@ struct cell {
 	__u64 held;
 	__u64 refused;
 	__u64 limited;
-	__u64 pad[5];
+	__u64 window[3]; /* the daemon's */
+	__u64 pad[2];
 };
 
 /* Mapped by the daemon; pinned, so cooldowns survive it. */
@@ -41,6 +42,14 @@ struct {
 
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 
+/* How far TAT may be ahead for cost units to be granted at once. */
+static __always_inline __u64 cell_room(__u64 tolerance, __u64 interval, __u64 cost)
+{
+	__u64 more = cost > 1 ? (cost - 1) * interval : 0;
+
+	return more < tolerance ? tolerance - more : 0;
+}
+
 /*
  * Takes cost units at now and reports whether they were granted: GCRA by
  * compare-and-swap. In any window of length d no more than burst + rate*d
@@ -58,16 +67,16 @@ static __always_inline bool cell_acquire(struct cell *c, __u64 now, __u64 cost)
 		probe = true;
 	}
 	for (int i = 0; i < MAX_CAS; i++) {
-		__u64 tat, base;
+		__u64 tat, base, interval;
 
 		if (now < READ_ONCE(c->open_until))
 			break;
 		tat = READ_ONCE(c->tat);
 		base = tat > now ? tat : now;
-		if (base - now > READ_ONCE(c->tolerance))
+		interval = READ_ONCE(c->interval);
+		if (base - now > cell_room(READ_ONCE(c->tolerance), interval, cost))
 			break;
-		if (__sync_val_compare_and_swap(&c->tat, tat,
-						base + cost * READ_ONCE(c->interval)) == tat) {
+		if (__sync_val_compare_and_swap(&c->tat, tat, base + cost * interval) == tat) {
 			__sync_fetch_and_add(&c->granted, cost);
 			return true;
 		}

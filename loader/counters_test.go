@@ -87,6 +87,7 @@ func TestBytes(t *testing.T) {
 			c.call("send", 100_000) // the server reads nothing yet
 		}, 100_000, 0},
 	}
+	all := t
 	for _, kind := range []struct {
 		name     string
 		redirect bool
@@ -104,7 +105,7 @@ func TestBytes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer l.Close()
+				all.Cleanup(func() { l.Close() }) // not sooner: no two destinations shall be the same
 				dest := netip.AddrPortFrom(netip.MustParseAddr(kind.addr), port(l)).String()
 				r.namePorts()
 				if kind.redirect {

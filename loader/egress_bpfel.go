@@ -38,7 +38,8 @@ type egressCell struct {
 	Held         uint64
 	Refused      uint64
 	Limited      uint64
-	Pad          [5]uint64
+	Window       [3]uint64
+	Pad          [2]uint64
 }
 
 type egressControl struct {

@@ -55,7 +55,8 @@ type headersCell struct {
 	Held         uint64
 	Refused      uint64
 	Limited      uint64
-	Pad          [5]uint64
+	Window       [3]uint64
+	Pad          [2]uint64
 }
 
 type headersControl struct {

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -95,7 +96,7 @@ func (x Index) Delete(key policy.LaneKey) error {
 // nobody may make two lanes meet.
 func hashLane(key policy.LaneKey) egressLaneHash {
 	h := sha256.New()
-	for _, part := range []string{key.Budget, key.Destination, key.Exit} {
+	for _, part := range []string{key.Budget, key.Destination, tail(key)} {
 		var length [4]byte
 		binary.LittleEndian.PutUint32(length[:], uint32(len(part)))
 		h.Write(length[:])
@@ -108,16 +109,27 @@ func hashLane(key policy.LaneKey) egressLaneHash {
 
 func encodeLane(key policy.LaneKey, cell uint32) (*egressLane, bool) {
 	value := &egressLane{Cell: cell}
-	if len(key.Budget)+len(key.Destination)+len(key.Exit) > len(value.Names) {
+	exit := tail(key)
+	if len(key.Budget)+len(key.Destination)+len(exit) > len(value.Names) {
 		return value, false
 	}
 	value.BudgetLen = uint16(len(key.Budget))
 	value.DestinationLen = uint16(len(key.Destination))
-	value.ExitLen = uint16(len(key.Exit))
+	value.ExitLen = uint16(len(exit))
 	n := copy(value.Names[:], key.Budget)
 	n += copy(value.Names[n:], key.Destination)
-	copy(value.Names[n:], key.Exit)
+	copy(value.Names[n:], exit)
 	return value, true
+}
+
+// tail is what the record keeps behind the destination: the exit, and session
+// and path where the lane has them, as the lane's id writes them.
+func tail(key policy.LaneKey) string {
+	if key.Session == "" && key.Path == "" {
+		return key.Exit
+	}
+	key.Budget, key.Destination = "b", ""
+	return key.String()[len("b/-/"):]
 }
 
 func decodeLane(value *egressLane) (policy.LaneKey, bool) {
@@ -127,9 +139,17 @@ func decodeLane(value *egressLane) (policy.LaneKey, bool) {
 	if exit > len(value.Names) {
 		return policy.LaneKey{}, false
 	}
-	return policy.LaneKey{
+	key := policy.LaneKey{
 		Budget:      string(value.Names[:budget]),
 		Destination: string(value.Names[budget:destination]),
 		Exit:        string(value.Names[destination:exit]),
-	}, true
+	}
+	if strings.Contains(key.Exit, ";") {
+		rest, err := policy.ParseLaneKey("b/-/" + key.Exit)
+		if err != nil {
+			return policy.LaneKey{}, false
+		}
+		key.Exit, key.Session, key.Path = rest.Exit, rest.Session, rest.Path
+	}
+	return key, true
 }

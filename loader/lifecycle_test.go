@@ -320,7 +320,7 @@ func TestIndex(t *testing.T) {
 	keys := []policy.LaneKey{
 		{Budget: "a", Destination: "b", Exit: "c"},
 		{Budget: "ab", Destination: "", Exit: "c"},
-		{Budget: "a", Destination: "bc"},
+		{Budget: "a", Destination: "b", Exit: "c", Session: "s", Path: "/p;q"},
 		{Budget: "store", Destination: strings.Repeat("d", 253), Exit: strings.Repeat("e", 300)},
 	}
 	want := make(map[policy.LaneKey]uint32)

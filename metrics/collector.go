@@ -15,6 +15,7 @@ import (
 const (
 	NameRequests         = "egressd_requests_total"
 	NameRefused          = "egressd_requests_refused_total"
+	NameRetries          = "egressd_retries_absorbed_total"
 	NameWait             = "egressd_request_wait_seconds"
 	NameWaiting          = "egressd_requests_waiting"
 	NameConnections      = "egressd_connections_total"
@@ -69,6 +70,7 @@ var help = []struct {
 }{
 	{NameRequests, "Requests that were sent, by the status code of the answer; none where there was no answer.", []string{"destination", "exit", "code"}},
 	{NameRefused, "Requests that egressd answered itself instead of sending them, by reason.", []string{"destination", "exit", "reason"}},
+	{NameRetries, "Requests that egressd sent again because of the answer, which the client did not see.", []string{"destination", "exit"}},
 	{NameWait, "Time that requests waited in the gate before they were sent.", []string{"destination", "exit"}},
 	{NameWaiting, "Requests that wait in the gate now.", []string{"destination", "exit"}},
 	{NameConnections, "Attempts to connect, as the kernel saw them, by what became of them.", []string{"destination", "exit", "outcome"}},
@@ -147,7 +149,7 @@ func (c *Collector) lanes(ch chan<- prometheus.Metric) {
 
 func (c *Collector) tallies(ch chan<- prometheus.Metric, all Tallies) {
 	requests, refused := c.table(NameRequests), c.table(NameRefused)
-	limited, bytes := c.table(NameLimited), c.table(NameBytes)
+	retries, limited, bytes := c.table(NameRetries), c.table(NameLimited), c.table(NameBytes)
 	waits := c.histograms(NameWait)
 	for _, t := range all.Pairs {
 		p := pair{t.Destination, t.Exit}
@@ -155,12 +157,13 @@ func (c *Collector) tallies(ch chan<- prometheus.Metric, all Tallies) {
 			requests.add(p, statusLabel(n.Label), float64(n.N))
 		}
 		refused.addAll(p, t.Refused)
+		retries.add(p, "", float64(t.Retried))
 		limited.addAll(p, t.Limited)
 		bytes.add(p, "sent", float64(t.Sent))
 		bytes.add(p, "received", float64(t.Received))
 		waits.add(p, t.Wait)
 	}
-	for _, t := range []*table{requests, refused, limited, bytes} {
+	for _, t := range []*table{requests, refused, retries, limited, bytes} {
 		t.send(ch, prometheus.CounterValue)
 	}
 	waits.send(ch)

@@ -55,10 +55,11 @@ func full() *fake {
 					Destination: "store", Exit: "direct",
 					Requests: []Count{{"200", 7}, {"429", 1}},
 					Refused:  []Count{{"max_wait", 3}, {"queue_full", 0}},
+					Retried:  2,
 					Limited:  []Count{{"limited", 1}, {"capacity", 0}},
 					Wait:     waits, Sent: 1000, Received: 20000,
 				},
-				{Destination: "store", Exit: "direct", Requests: []Count{{"200", 3}, {"none", 1}, {"1000", 2}}, Wait: waits, Sent: 24},
+				{Destination: "store", Exit: "direct", Requests: []Count{{"200", 3}, {"none", 1}, {"1000", 2}}, Retried: 1, Wait: waits, Sent: 24},
 			},
 			Exits: []ExitSeconds{
 				{Exit: "direct", Seconds: policy.Histogram{Bounds: []float64{1, 2, 5}, Counts: []uint64{9, 0, 0, 0}, Sum: 9}},

@@ -58,6 +58,7 @@ type Tally struct {
 	Exit        string
 	Requests    []Count          // answered, by status code
 	Refused     []Count          // refused here, by reason
+	Retried     uint64           // sent again here
 	Limited     []Count          // answers that were limits, by kind
 	Wait        policy.Histogram // seconds
 	Sent        uint64           // bytes from clients to the destination

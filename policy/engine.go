@@ -24,8 +24,10 @@ type Facts struct {
 	Host   string         // lower case, without port or trailing dot; canonical address text where no name is known
 	Dest   netip.AddrPort // where the connection goes: its port, and its address for CIDR matches
 	Method string         // "" where the inside is not seen
-	Path   string         // "" where the inside is not seen
+	Path   string         // with its query; "" where the inside is not seen
 	Exit   string         // name of the exit
+	// Session is what the user name at the exit told, "" if nothing.
+	Session string
 }
 
 // Admission is what asks to be admitted.
@@ -155,7 +157,6 @@ func (e *Engine) recover(now ledger.Time) (taken []bool, err error) {
 				w.Store(uint64(now))
 			}
 		}
-		r.configure(cell, now)
 		e.insert(e.newLane(r, key, r.labelOf(s.matcher, key), n, cell, now))
 		return true
 	})
@@ -172,7 +173,15 @@ func (e *Engine) recover(now ledger.Time) (taken []bool, err error) {
 
 // shapes reports whether the key tells apart what the rule tells apart.
 func (r *rule) shapes(k LaneKey) bool {
-	return (k.Destination != "") == (r.Per&PerDestination != 0) && (k.Exit != "") == (r.Per&PerExit != 0)
+	for _, p := range [...]struct {
+		value string
+		bit   Per
+	}{{k.Destination, PerDestination}, {k.Exit, PerExit}, {k.Session, PerSession}, {k.Path, PerPath}} {
+		if (p.value != "") != (r.Per&p.bit != 0) {
+			return false
+		}
+	}
+	return true
 }
 
 // labelOf is the label for a lane of which only the key is known.
@@ -226,19 +235,19 @@ func (e *Engine) Swap(p *Policy, now ledger.Time) {
 	e.state.Store(s)
 	for l := range e.lanes {
 		if r := s.rules[l.owner]; r != nil {
-			l.budget.Store(r.Budget)
-			r.configure(l.Cell, now)
+			l.configure(r.Budget, now)
 			continue
 		}
 		e.remove(l)
+		l.limits.Store(nil)
+		l.learned.Store(nil)
 		l.Cell.Configure(0, 0, now)
 		l.Cell.ClearCooldown(now)
 		e.retired = append(e.retired, l)
 	}
 	for o, l := range e.overflow {
 		if r := s.rules[o]; r != nil {
-			l.budget.Store(r.Budget)
-			r.configure(l.Cell, now)
+			l.configure(r.Budget, now)
 			continue
 		}
 		l.retired.Store(true)
@@ -248,14 +257,11 @@ func (e *Engine) Swap(p *Policy, now ledger.Time) {
 	e.sweep()
 }
 
-// specificity is the order of shapes in the result of Select.
-var specificity = [...]Per{PerDestination | PerExit, PerDestination, PerExit, 0}
-
-// Select appends the lanes of a request to dst, the most specific first:
-// destination and exit, destination, exit, neither. Of the budgets that match,
-// the first of each such shape wins, in file order; a budget in mode Shadow
-// wins like one that is enforced, one that is Off is not there. Lanes are made
-// on demand.
+// Select appends the lanes of a request to dst, the most specific first: by
+// path, session, destination and exit, destination, exit, nothing. Of the
+// budgets that match, the first of each such shape wins, in file order; a
+// budget in mode Shadow wins like one that is enforced, one that is Off is not
+// there. Lanes are made on demand.
 //
 // Where the ledger is full of lanes in use, requests of a budget share one
 // lane that overflows it: they wait for each other, but are not let go
@@ -263,26 +269,28 @@ var specificity = [...]Per{PerDestination | PerExit, PerDestination, PerExit, 0}
 func (e *Engine) Select(dst []*Lane, f *Facts, a Admission, now ledger.Time) []*Lane {
 	s := e.state.Load()
 	found := s.matcher.find(f.Host)
-	var rules [len(specificity)]*rule
-	var names [len(specificity)]string
-	seen := uint8(0)
+	var rules [MaxShapes]*rule
+	var names [MaxShapes]string
+	n, seen := 0, uint16(0)
 	for i := range found {
 		c := &found[i]
-		if seen&c.bit != 0 || !c.admits(f, a) {
+		if seen&c.bit != 0 || n == MaxShapes || !c.admits(f, a) {
 			continue
 		}
-		if label, ok := c.where(f.Host, f.Dest); ok {
-			seen |= c.bit
-			rules[c.Per], names[c.Per] = c.rule, label
+		label, ok := c.where(f.Host, f.Dest)
+		if !ok {
+			continue
 		}
-	}
-	if seen == 0 {
-		return dst
-	}
-	for _, shape := range specificity {
-		if r := rules[shape]; r != nil {
-			dst = append(dst, e.lane(r, names[shape], f, now))
+		seen |= c.bit
+		at := n
+		for ; at > 0 && rules[at-1].Per < c.Per; at-- { // the bits of Per are in that order
+			rules[at], names[at] = rules[at-1], names[at-1]
 		}
+		rules[at], names[at] = c.rule, label
+		n++
+	}
+	for i, r := range rules[:n] {
+		dst = append(dst, e.lane(r, names[i], f, now))
 	}
 	return dst
 }
@@ -314,6 +322,14 @@ func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
 			key.Exit = DirectExit
 		}
 	}
+	if r.Per&PerSession != 0 {
+		if key.Session = f.Session; key.Session == "" {
+			key.Session = noValue
+		}
+	}
+	if r.Per&PerPath != 0 {
+		key.Path = pathKey(f.Path)
+	}
 	hash := e.hash(r.owner, key)
 	l := e.find(r.owner, key, hash)
 	if l == nil {
@@ -325,6 +341,25 @@ func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
 	return l
 }
 
+// noValue is the part of a key for requests that have no such property: they
+// share a lane.
+const noValue = "-"
+
+// maxPathKey bounds what a client can make the engine keep of one path.
+const maxPathKey = 256
+
+// pathKey is a path as a key of lanes: without its query, and cut where it is
+// longer than any endpoint's name. A view of p.
+func pathKey(p string) string {
+	if i := strings.IndexByte(p, '?'); i >= 0 {
+		p = p[:i]
+	}
+	if p == "" {
+		return noValue
+	}
+	return p[:min(len(p), maxPathKey)]
+}
+
 func (e *Engine) hash(o *owner, k LaneKey) uint64 {
 	h := o.number * 0x9e3779b97f4a7c15
 	if k.Destination != "" {
@@ -334,12 +369,21 @@ func (e *Engine) hash(o *owner, k LaneKey) uint64 {
 		h = h<<17 | h>>47
 		h ^= maphash.String(e.seed, k.Exit)
 	}
+	if k.Session != "" {
+		h = h<<17 | h>>47
+		h ^= maphash.String(e.seed, k.Session)
+	}
+	if k.Path != "" {
+		h = h<<17 | h>>47
+		h ^= maphash.String(e.seed, k.Path)
+	}
 	return h ^ h>>32
 }
 
 func (e *Engine) find(o *owner, k LaneKey, hash uint64) *Lane {
 	for l := e.table[hash&uint64(len(e.table)-1)].Load(); l != nil; l = l.next.Load() {
-		if l.hash == hash && l.owner == o && l.Key.Destination == k.Destination && l.Key.Exit == k.Exit {
+		if l.hash == hash && l.owner == o && l.Key.Destination == k.Destination && l.Key.Exit == k.Exit &&
+			l.Key.Session == k.Session && l.Key.Path == k.Path {
 			return l
 		}
 	}
@@ -359,14 +403,15 @@ func (e *Engine) create(r *rule, key LaneKey, label string, now ledger.Time) *La
 		l.retired.Store(true)
 		return l
 	}
-	key.Destination, key.Exit = strings.Clone(key.Destination), strings.Clone(key.Exit)
+	for _, s := range []*string{&key.Destination, &key.Exit, &key.Session, &key.Path} {
+		*s = strings.Clone(*s)
+	}
 	n, ok := e.allocate(now)
 	if !ok {
 		return e.overflowing(r, now)
 	}
 	cell := &e.cells[n]
 	cell.Reset()
-	r.configure(cell, now)
 	l := e.newLane(r, key, label, n, cell, now)
 	e.insert(l)
 	if e.index != nil {
@@ -382,9 +427,7 @@ func (e *Engine) overflowing(r *rule, now ledger.Time) *Lane {
 	e.dropped.Add(1)
 	l := e.overflow[r.owner]
 	if l == nil {
-		cell := new(ledger.Cell)
-		r.configure(cell, now)
-		l = e.newLane(r, LaneKey{Budget: r.Name, Destination: OtherLabel, Exit: OtherLabel}, OtherLabel, 0, cell, now)
+		l = e.newLane(r, LaneKey{Budget: r.Name, Destination: OtherLabel, Exit: OtherLabel}, OtherLabel, 0, new(ledger.Cell), now)
 		e.overflow[r.owner] = l
 	}
 	return l
@@ -396,7 +439,7 @@ func (e *Engine) newLane(r *rule, key LaneKey, label string, n uint32, cell *led
 		exit, meter = key.Exit, e.Meter(key.Exit)
 	}
 	l := &Lane{Key: key, Number: n, Cell: cell, Label: label, Meter: meter, id: key.String(), owner: r.owner, hash: e.hash(r.owner, key)}
-	l.budget.Store(r.Budget)
+	l.configure(r.Budget, now)
 	l.used.Store(uint64(now))
 	l.Tally = e.Tally(label, exit)
 	return l
@@ -447,19 +490,34 @@ func (e *Engine) allocate(now ledger.Time) (n uint32, ok bool) {
 // minIdle keeps lanes that a request may just have been given by Select.
 const minIdle = 10 * time.Second
 
-// evict ends idle lanes, those unused the longest first. A look at every lane
-// is dear, so that it frees many at once and is not repeated within a second.
+// Bounds of one eviction: how many lanes are looked at, which takes some 100
+// ns each while requests for new lanes wait, and how many of them may end.
+const (
+	evictLook = 8192
+	evictMost = 512
+)
+
+// evict ends idle lanes, of those that it looks at the ones unused the
+// longest. With more lanes than it looks at that is a sample, as the order of
+// a map is none. If nothing was idle among them it looks at all, but not again
+// within a second.
 func (e *Engine) evict(now ledger.Time) {
-	e.rescan = now.Add(time.Second)
 	var idle []*Lane
+	looked := 0
 	for l := range e.lanes {
+		if looked++; looked > evictLook && len(idle) > 0 {
+			break
+		}
 		if now.Sub(l.LastUsed()) >= minIdle && l.idle(now) {
 			idle = append(idle, l)
 		}
 	}
-	slices.SortFunc(idle, func(a, b *Lane) int { return cmp.Compare(b.LastUsed(), a.LastUsed()) })
-	idle = idle[max(0, len(idle)-max(1, len(e.cells)/16)):]
-	for _, l := range idle {
+	if len(idle) == 0 {
+		e.rescan = now.Add(time.Second)
+		return
+	}
+	slices.SortFunc(idle, func(a, b *Lane) int { return cmp.Compare(a.LastUsed(), b.LastUsed()) })
+	for _, l := range idle[:min(len(idle), max(1, min(looked/16, evictMost)))] {
 		e.remove(l)
 		e.free = append(e.free, l.Number)
 		e.evicted.Add(1)

@@ -110,6 +110,10 @@ func TestSelectMatches(t *testing.T) {
 		{name: "long suffix before short", budgets: []*Budget{budget("b2", perBoth, sec, "*.a.example"), budget("b1", perBoth, sec, "*.example")}, f: facts("x.a.example"), want: []string{"b2/x.a.example/direct"}},
 		{name: "all shapes, most specific first", budgets: []*Budget{budget("none", 0, sec), budget("exit", PerExit, sec), budget("dest", PerDestination, sec), budget("both", perBoth, sec)}, f: facts("x"),
 			want: []string{"both/x/direct", "dest/x/-", "exit/-/direct", "none/-/-"}},
+		{name: "session and path before destination", budgets: []*Budget{budget("both", perBoth, sec), budget("session", PerSession, sec), budget("path", PerPath|PerDestination, sec)},
+			f: &Facts{Host: "x", Dest: netip.MustParseAddrPort("192.0.2.7:80"), Path: "/v1/a?q=1", Session: "s1"}, want: []string{"path/x/-;path=/v1/a", "session/-/-;session=s1", "both/x/direct"}},
+		{name: "neither session nor path", budgets: []*Budget{budget("b", PerSession|PerPath, sec)}, f: &Facts{Host: "x", Dest: netip.MustParseAddrPort("192.0.2.7:80")}, a: ForOpaque, want: []string{"b/-/-;session=-;path=-"}},
+		{name: "a path that is long", budgets: []*Budget{budget("b", PerPath, sec)}, f: req(facts("x"), "GET", "/"+strings.Repeat("a", 300)), want: []string{"b/-/-;path=/" + strings.Repeat("a", 255)}},
 		{name: "cidr by destination", budgets: []*Budget{budget("b", perBoth, sec, "192.0.2.0/24")}, f: facts("x"), want: []string{"b/x/direct"}},
 		{name: "cidr elsewhere", budgets: []*Budget{budget("b", perBoth, sec, "198.51.100.0/24")}, f: facts("x")},
 		{name: "cidr by host", budgets: []*Budget{budget("b", perBoth, sec, "198.51.100.0/24")}, f: facts("198.51.100.9"), want: []string{"b/198.51.100.9/direct"}},
@@ -350,7 +354,7 @@ func TestRestartSanity(t *testing.T) {
 	if _, err := NewEngine(&Policy{Budgets: []*Budget{budget("b", perBoth, sec)}}, cells, x, t0); err != nil {
 		t.Fatal(err)
 	}
-	if _, ready := cells[2].Peek(t0.Add(time.Minute)); !ready {
+	if _, ready := cells[2].Peek(t0.Add(time.Minute), 1); !ready {
 		t.Error("words that make no sense hold the lane")
 	}
 }
@@ -487,13 +491,13 @@ func TestSwap(t *testing.T) {
 	if stays.Budget() != next.Budgets[1] || !stays.Enforced() {
 		t.Error("the lane that stays has not the new budget in force")
 	}
-	if wait, _ := stays.Cell.Peek(t0.Add(500 * ms)); wait != 5*sec {
+	if wait, _ := stays.Cell.Peek(t0.Add(500*ms), 1); wait != 5*sec {
 		t.Errorf("the lane that stays waits %v, want 5s: half of the new interval", wait)
 	}
 	if goes.Enforced() {
 		t.Error("the lane whose budget went is still enforced")
 	}
-	if _, ready := goes.Cell.Peek(t0.Add(500 * ms)); !ready {
+	if _, ready := goes.Cell.Peek(t0.Add(500*ms), 1); !ready {
 		t.Error("the lane whose budget went still holds")
 	}
 	if got, want := ids(e.Select(nil, facts("a"), ForRequest, t0.Add(sec))), []string{"stays/a/direct", "new/-/-"}; !slices.Equal(got, want) {

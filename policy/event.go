@@ -18,6 +18,7 @@ const (
 	EventPenalty      EventKind = "penalty"       // a lane was closed and slowed
 	EventReopened     EventKind = "reopened"      // the probe succeeded
 	EventRefused      EventKind = "refused"       // a request was refused here
+	EventRetry        EventKind = "retry"         // a request was repeated, and its client not told
 	EventReload       EventKind = "reload"        // a new policy is in force
 	EventReloadFailed EventKind = "reload_failed" // a new policy was bad; the old one stays
 	EventCanary       EventKind = "canary"        // the self-test changed its mind
@@ -31,6 +32,6 @@ type Event struct {
 	At     ledger.Time
 	Kind   EventKind
 	Lane   string        // id of the lane, "" where none is concerned
-	Wait   time.Duration // dispatch: the time in the gate; cooldown, penalty: until the lane opens; refused: Retry-After
+	Wait   time.Duration // dispatch: the time in the gate; cooldown, penalty: until the lane opens; refused: Retry-After; retry: since the answer before
 	Detail string        // for people
 }

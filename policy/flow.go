@@ -30,6 +30,15 @@ type Redirects struct {
 	Ports    []PortRedirect
 	Prefixes []PrefixRedirect
 	Exits    []Exit // in file order
+	// Endpoints are the proxies among them, by address. They are looked at
+	// whatever else is named.
+	Endpoints []Endpoint
+}
+
+// Endpoint is an address at which the proxy of an exit listens.
+type Endpoint struct {
+	Addr netip.AddrPort
+	Exit string // Identity of the exit, without port and session
 }
 
 // PortRedirect names a TCP port at any address. Loopback and link-local

@@ -3,9 +3,7 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,48 +11,9 @@ import (
 	"github.com/egressd/egressd/policy/verdict"
 )
 
-// MaxLanes is the largest number of lanes of one request: one for each subset
-// of the properties in Per, for the request itself and once more for the
-// connection that it opens.
-const MaxLanes = 2 << 2
-
-// LaneKey names a lane: a budget and the values of the properties that the
-// budget tells apart. The others are "".
-type LaneKey struct {
-	Budget      string
-	Destination string
-	Exit        string
-}
-
-// String is the lane's id: "store/store.example.com/direct", with "-" for an
-// empty part.
-func (k LaneKey) String() string {
-	return part(k.Budget) + "/" + part(k.Destination) + "/" + part(k.Exit)
-}
-
-func part(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-var errLaneKey = errors.New("a lane is written BUDGET/DESTINATION/EXIT, with - for a part that the budget does not tell apart")
-
-// ParseLaneKey is the inverse of LaneKey.String. Budgets and destinations hold
-// no slash; an exit may.
-func ParseLaneKey(id string) (LaneKey, error) {
-	parts := strings.SplitN(id, "/", 3)
-	if len(parts) != 3 || parts[0] == "" || parts[0] == "-" || parts[1] == "" || parts[2] == "" {
-		return LaneKey{}, fmt.Errorf("parse lane %q: %w", id, errLaneKey)
-	}
-	for i, p := range parts {
-		if p == "-" {
-			parts[i] = ""
-		}
-	}
-	return LaneKey{Budget: parts[0], Destination: parts[1], Exit: parts[2]}, nil
-}
+// MaxLanes is the largest number of lanes of one request: one for each shape,
+// for the request itself and once more for the connection that it opens.
+const MaxLanes = 2 * MaxShapes
 
 // Lane is what shares fate: one budget, destination and exit. It owns a cell
 // of the ledger. Lanes are made by Engine.Select and live until they have been
@@ -70,12 +29,13 @@ type Lane struct {
 	Meter  *ExitMeter   // of the lane's exit, nil where the budget does not tell exits apart
 	Tally  *Tally       // counters under Label and the lane's exit, AllExits where the budget does not tell exits apart
 
-	// InFlight counts requests that were dispatched and not answered, Waiting
-	// those held in the gate. The gate keeps both.
+	// InFlight counts requests that were dispatched and not answered, and
+	// connections that were let through and are open: see Take, Hold and
+	// Release. Waiting counts those held in the gate, which keeps it.
 	InFlight, Waiting atomic.Int64
 
-	// Slack belongs to the gate: see ledger.Cell.Settle.
-	Slack ledger.Slack
+	// Retries is what the lane may still repeat by itself.
+	Retries RetryBudget
 
 	// Queue belongs to the gate, which guards it by its own lock.
 	Queue any
@@ -86,8 +46,13 @@ type Lane struct {
 	next    atomic.Pointer[Lane] // in the engine's table
 	used    atomic.Uint64        // ledger.Time of the last Select
 	budget  atomic.Pointer[Budget]
+	limits  atomic.Pointer[limits]  // beside the cell; nil: none
+	learned atomic.Pointer[lessons] // what answers told; nil: nothing yet
+	slack   ledger.Slack
 	retired atomic.Bool
 	strikes atomic.Int32
+	trouble atomic.Uint64 // ledger.Time of the first penalty since the last success; 0: none
+	stalled atomic.Bool   // … and that was reported
 	last    atomic.Pointer[Closure]
 }
 
@@ -137,19 +102,6 @@ func (l *Lane) Closed() (Closure, bool) {
 // NoteClosed records why the lane is closed now.
 func (l *Lane) NoteClosed(c Closure) { l.last.Store(&c) }
 
-// Strike counts a penalty that slowed the lane.
-func (l *Lane) Strike() { l.strikes.Add(1) }
-
-// Strikes is the number of strikes since the last success.
-func (l *Lane) Strikes() int { return int(l.strikes.Load()) }
-
-// Absolve forgets the strikes: the lane had a success.
-func (l *Lane) Absolve() {
-	if l.strikes.Load() != 0 {
-		l.strikes.Store(0)
-	}
-}
-
 // Target is the lane that a verdict touches: the most specific of a request's
 // lanes that is enforced, or nil. A limit of one destination must not close a
 // lane that others share.
@@ -166,7 +118,16 @@ func Target(lanes []*Lane) *Lane {
 // nobody uses it.
 func (l *Lane) idle(now ledger.Time) bool {
 	c := l.Cell
-	return l.Waiting.Load() == 0 && l.InFlight.Load() == 0 &&
-		c.TAT.Load() <= uint64(now) && c.OpenUntil.Load() <= uint64(now) &&
-		c.Interval.Load() <= c.BaseInterval.Load() && c.Flags.Load()&ledger.FlagHalf == 0
+	if l.Waiting.Load() > 0 || l.InFlight.Load() > 0 ||
+		c.TAT.Load() > uint64(now) || c.OpenUntil.Load() > uint64(now) ||
+		c.Interval.Load() > c.BaseInterval.Load() || c.Flags.Load()&ledger.FlagHalf != 0 {
+		return false
+	}
+	if x := l.limits.Load(); x != nil && x.window != nil {
+		if used, _ := x.window.Used(now); used > 0 {
+			return false
+		}
+	}
+	k := l.learned.Load()
+	return k == nil || k.idle(now)
 }

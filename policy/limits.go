@@ -2,28 +2,10 @@
 
 package policy
 
-import (
-	"time"
-
-	"github.com/egressd/egressd/policy/ledger"
-)
+import "time"
 
 // Interval is the time between two units at the budget's rate; 0 is no limit.
 func (b *Budget) Interval() time.Duration { return b.Rate.Interval() }
-
-// Tolerance is how far GCRA may run ahead, which makes the burst. Fractions of
-// a unit are kept: a burst of 1.5 earns its second unit in half an interval.
-func (b *Budget) Tolerance() time.Duration {
-	if b.Burst <= 1 {
-		return 0
-	}
-	return time.Duration((b.Burst - 1) * float64(b.Interval()))
-}
-
-// configure puts the budget's limits in force in a cell.
-func (b *Budget) configure(c *ledger.Cell, now ledger.Time) {
-	c.Configure(b.Interval(), b.Tolerance(), now)
-}
 
 // Cooling is how long the lane closes when the origin asked for given, which
 // is zero if it named no usable delay. strikes, at least 1, counts the

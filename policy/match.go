@@ -12,8 +12,8 @@ import (
 type rule struct {
 	*Budget
 	owner *owner
-	bit   uint8 // 1 << Per
-	any   bool  // matches every host
+	bit   uint16 // 1 << Per
+	any   bool   // matches every host
 	addrs []addrPattern
 	label string // of lanes that do not tell destinations apart
 }

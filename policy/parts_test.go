@@ -23,10 +23,12 @@ func TestLaneKey(t *testing.T) {
 		key LaneKey
 		id  string
 	}{
-		{LaneKey{"store", "store.example.com", "direct"}, "store/store.example.com/direct"},
-		{LaneKey{"store", "", ""}, "store/-/-"},
-		{LaneKey{"store", "2001:db8::1", ""}, "store/2001:db8::1/-"},
-		{LaneKey{"store", "", "E-017/abc/def"}, "store/-/E-017/abc/def"},
+		{LaneKey{Budget: "store", Destination: "store.example.com", Exit: "direct"}, "store/store.example.com/direct"},
+		{LaneKey{Budget: "store"}, "store/-/-"},
+		{LaneKey{Budget: "store", Destination: "2001:db8::1"}, "store/2001:db8::1/-"},
+		{LaneKey{Budget: "store", Exit: "E-017/abc/def"}, "store/-/E-017/abc/def"},
+		{LaneKey{Budget: "api", Destination: "a.example", Path: "/v1/search"}, "api/a.example/-;path=/v1/search"},
+		{LaneKey{Budget: "api", Exit: "gw", Session: "u;path=x 1%", Path: "/ü;session=2"}, "api/-/gw;session=u%3Bpath=x%201%25;path=/%C3%BC%3Bsession=2"},
 	} {
 		if got := tt.key.String(); got != tt.id {
 			t.Errorf("%+v is written %q, want %q", tt.key, got, tt.id)
@@ -35,7 +37,7 @@ func TestLaneKey(t *testing.T) {
 			t.Errorf("ParseLaneKey(%q) = %+v, %v, want %+v", tt.id, got, err, tt.key)
 		}
 	}
-	for _, id := range []string{"", "store", "store/x", "/x/y", "store//y", "store/x/", "-/x/y"} {
+	for _, id := range []string{"", "store", "store/x", "/x/y", "store//y", "store/x/", "-/x/y", "a/b/c;path=", "a/b/c;path=/x;session=y", "a/b/c;session=%4", "a/b/c;path=/%61"} {
 		if got, err := ParseLaneKey(id); err == nil {
 			t.Errorf("ParseLaneKey(%q) = %+v, want an error", id, got)
 		}
@@ -43,7 +45,7 @@ func TestLaneKey(t *testing.T) {
 }
 
 func FuzzParseLaneKey(f *testing.F) {
-	for _, s := range []string{"store/store.example.com/direct", "store/-/-", "a/b/c/d", "//", "-/-/-", "a/-/--"} {
+	for _, s := range []string{"store/store.example.com/direct", "store/-/-", "a/b/c/d", "//", "-/-/-", "a/-/--", "a/b/c;session=x;path=/y", "a/b/c;path=/%3B"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
@@ -143,11 +145,12 @@ func TestLimits(t *testing.T) {
 		{Rate{100, sec}, 5, 10 * ms, 40 * ms},
 		{Rate{3, sec}, 1, 333333334, 0}, // up, so that the pace is not above the rate
 		{Rate{1, sec}, 1.5, sec, 500 * ms},
-		{Rate{1, sec}, 0, sec, 0},
+		{Rate{1, sec}, 0.25, sec, 0},
+		{Rate{0.0056, sec}, 1, 178571428572, 0},
 		{Rate{}, 5, 0, 0},
 	} {
 		b := &Budget{Rate: tt.rate, Burst: tt.burst}
-		if i, tol := b.Interval(), b.Tolerance(); i != tt.interval || tol != tt.tolerance {
+		if i, tol := b.Interval(), tolerance(b.Burst, b.Interval()); i != tt.interval || tol != tt.tolerance {
 			t.Errorf("%+v, burst %v: interval %v, tolerance %v, want %v, %v", tt.rate, tt.burst, i, tol, tt.interval, tt.tolerance)
 		}
 	}

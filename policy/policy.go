@@ -11,6 +11,8 @@ package policy
 import (
 	"net/netip"
 	"time"
+
+	"github.com/egressd/egressd/policy/verdict"
 )
 
 // Policy is a policy file, compiled. Immutable; safe for concurrent use.
@@ -20,6 +22,8 @@ type Policy struct {
 	Budgets []*Budget
 	Metrics Metrics
 	Admin   Admin
+	// Dialects are those that the file adds to the built-in ones, by name.
+	Dialects []*verdict.Dialect
 }
 
 // Scope says who is shaped.
@@ -38,23 +42,57 @@ type Admin struct{ Socket string }
 const DirectExit = "direct"
 
 // Exit names an identity that the origin sees. Exactly one of Interface,
-// Source and Mark is set. A flow's exit is the first in file order that fits.
+// Source, Mark, UIDs and Proxy is set. A flow's exit is the first in file order
+// that fits, but what goes to a proxy has that proxy's.
 type Exit struct {
-	Name      string
-	Interface string     // a socket bound to this device (SO_BINDTODEVICE)
-	Source    netip.Addr // a socket bound to this source address
+	Name string
+	// SameAs is the name of the exit whose lanes and counts this one shares,
+	// as both are one identity; "" for none.
+	SameAs    string
+	Interface string     // what leaves by this device, or is bound to it
+	Source    netip.Addr // what has this source address
 	Mark      uint32     // a socket with this SO_MARK
+	UIDs      UIDRange   // a socket of these users
+	// Rebind redirects sockets that are bound to Interface (SO_BINDTODEVICE),
+	// too: see bpf/connect.h. The client then no longer sees its own binding.
+	Rebind bool
+	Proxy  *Proxy
+	Price  float64 // of 10^9 bytes through the exit, in whatever currency; 0: not known
+}
+
+// Identity is the name under which the exit's lanes and counts go.
+func (e *Exit) Identity() string {
+	if e.SameAs != "" {
+		return e.SameAs
+	}
+	return e.Name
+}
+
+// UIDRange is a range of user ids, both ends included. The zero range is none:
+// user 0 alone is written {0, 0} with Set.
+type UIDRange struct {
+	First, Last uint32
+	Set         bool
 }
 
 // Per is the set of properties that tell lanes of one budget apart.
 type Per uint8
 
 // The properties of Per. PerDestination is the host, or the address where a
-// connection has no host.
+// connection has no host. PerSession is what the user name at a forward proxy
+// tells, PerPath the path of a request without its query. Of two sets the
+// greater is the more specific.
 const (
-	PerDestination Per = 1 << iota
-	PerExit
+	PerExit Per = 1 << iota
+	PerDestination
+	PerSession
+	PerPath
 )
+
+// MaxShapes is the largest number of different Per among the budgets of a
+// policy: so many lanes a request falls into at most, and once more as many
+// for the connection that it opens.
+const MaxShapes = 6
 
 // Unit is what a budget counts.
 type Unit uint8
@@ -112,25 +150,104 @@ func (r Rate) PerSecond() float64 {
 	return r.Count / r.Every.Seconds()
 }
 
-// Budget is one rule: which traffic, and how much of it.
+// Budget is one rule: which traffic, and how much of it. What limits it all
+// hold together: rate, window and concurrency.
 type Budget struct {
-	Name     string
-	Match    Match
-	Per      Per
-	Rate     Rate
-	Burst    float64 // units that may go at once after idle; >= 1
-	Unit     Unit
-	Queue    Queue
-	OnFull   OnFull
-	Cooldown Cooldown
-	Recovery Recovery
-	Mode     Mode
+	Name  string
+	Match Match
+	Per   Per
+	// Rate is the budget's rate; zero is none. Where Auto is set, it is only
+	// where a lane begins: it learns the rest from the origin.
+	Rate        Rate
+	Auto        bool
+	Burst       float64 // units that may go at once after idle; > 0, below 1 as 1
+	Window      Window  // zero: none
+	Concurrency int     // requests, or connections, under way at once; 0: any number
+	Cost        Cost
+	Unit        Unit
+	Queue       Queue
+	OnFull      OnFull
+	Cooldown    Cooldown
+	Recovery    Recovery
+	Mode        Mode
 	// FailClosed refuses in the kernel what would otherwise go untouched
 	// because the daemon cannot take it.
 	FailClosed bool
 	// HeadersOff believes the Retry-After family alone: fields of rate limits
 	// (RateLimit, X-RateLimit-Remaining and the like) do nothing.
 	HeadersOff bool
+	// Dialect, if not nil, is the only one whose fields are believed besides
+	// the Retry-After family.
+	Dialect *verdict.Dialect
+	Retry   Retry
+}
+
+// WindowKind is how a window counts.
+type WindowKind uint8
+
+// Kinds of windows.
+const (
+	Sliding WindowKind = iota // in every stretch of time as long as the window
+	Fixed                     // from one boundary of the origin's own window to the next
+)
+
+// Window is a number of units in a time. The zero Window is no limit.
+type Window struct {
+	Limit uint64        // units
+	Per   time.Duration // length
+	Kind  WindowKind
+}
+
+// Cost is what a request takes from rate and window.
+type Cost struct {
+	Units uint64 // at dispatch; 0 stands for 1
+	// Header, if not empty, is a response field, in lower case, that tells
+	// what the request did cost: the difference is settled when it arrives.
+	Header string
+}
+
+// AtDispatch is the number of units that a request takes when it goes.
+func (c Cost) AtDispatch() uint64 { return max(c.Units, 1) }
+
+// FairBy is whom a lane's queue treats as one client.
+type FairBy uint8
+
+// Clients of a queue.
+const (
+	FairNone    FairBy = iota // all are one: first come, first served
+	FairProcess               // each process
+	FairCgroup                // each cgroup: a service, a container
+	FairUID                   // each user
+)
+
+// Client says who a request came from, as far as queues tell clients apart.
+type Client struct {
+	Process uint32 // thread group id in the initial pid namespace
+	UID     uint32
+	Cgroup  uint64 // cgroup v2 id
+}
+
+// Key is the client under a rule of fairness. All are 0 under FairNone.
+func (c Client) Key(by FairBy) uint64 {
+	switch by {
+	case FairProcess:
+		return uint64(c.Process)
+	case FairCgroup:
+		return c.Cgroup
+	case FairUID:
+		return uint64(c.UID)
+	}
+	return 0
+}
+
+// Retry says whether the proxy itself repeats requests that an origin refused.
+// Only requests that may be repeated are: of the idempotent methods (RFC 9110
+// section 9.2.2), or with an Idempotency-Key.
+type Retry struct {
+	Absorb   bool
+	Attempts int   // in all, the first included; >= 2 where Absorb is set
+	MaxBody  int64 // bytes of a request body that is kept for repeating
+	Statuses []int // that are repeated, besides the limits of Cooldown
 }
 
 // Match selects traffic. Empty fields select everything.
@@ -156,6 +273,7 @@ type HostPattern struct {
 type Queue struct {
 	Max     int           // requests waiting in one lane
 	MaxWait time.Duration // predicted waits above it are refused at once
+	FairBy  FairBy        // whose turn it is, of those who wait
 }
 
 // Cooldown says how limits of an origin close a lane.

@@ -77,6 +77,7 @@ type Tally struct {
 	errors  atomic.Uint64
 	refused [numRefusals]atomic.Uint64
 	limited [verdict.Error + 1]atomic.Uint64
+	retried atomic.Uint64
 	bytes   [2]atomic.Uint64
 	wait    histogram
 }
@@ -103,6 +104,9 @@ func (t *Tally) CountRefused(r Refusal) { t.refused[min(r, numRefusals-1)].Add(1
 
 // CountLimited counts an answer that asks for less, by its kind.
 func (t *Tally) CountLimited(k verdict.Kind) { t.limited[min(k, verdict.Error)].Add(1) }
+
+// CountRetried counts a request that was repeated here.
+func (t *Tally) CountRetried() { t.retried.Add(1) }
 
 // AddBytes counts bytes that were moved.
 func (t *Tally) AddBytes(d Direction, n uint64) { t.bytes[d&1].Add(n) }
@@ -139,6 +143,9 @@ func (t *Tally) Refused(r Refusal) uint64 { return t.refused[min(r, numRefusals-
 
 // Limited is the number of answers of a kind that asks for less.
 func (t *Tally) Limited(k verdict.Kind) uint64 { return t.limited[min(k, verdict.Error)].Load() }
+
+// Retried is the number of times that a request was repeated here.
+func (t *Tally) Retried() uint64 { return t.retried.Load() }
 
 // Bytes is the number of bytes moved in a direction.
 func (t *Tally) Bytes(d Direction) uint64 { return t.bytes[d&1].Load() }

@@ -31,6 +31,7 @@ shell_scripts() { tracked '*.sh' '.ci/run'; }
 
 check gofmt gofmt_clean
 check vet go vet ./...
+check 'vet of the comparison' go -C test/bench/limiters vet .
 check staticcheck go run "$staticcheck" ./...
 mapfile -t scripts < <(shell_scripts)
 check shellcheck shellcheck "${scripts[@]}"

@@ -36,14 +36,19 @@ type execOptions struct {
 func newExecCommand(e *env) *cobra.Command {
 	var o execOptions
 	cmd := &cobra.Command{
-		Use:   "exec [--limit 'HOST[:PORT]=RATE[,burst=N]']… [--config FILE] -- COMMAND [ARG]…",
+		Use:   "exec [--limit 'HOST[:PORT]=RATE[,OPTION]…']… [--config FILE] -- COMMAND [ARG]…",
 		Short: "run one command under a budget",
 		Long: `exec runs one command, and all that it starts, under budgets of its own, then
 prints what became of its requests and ends with its exit status. It takes root;
 through sudo, the command itself runs as the user who called sudo.
 
   sudo egressd exec --limit 'store.example.com=1/s' -- python3 worker.py
-  sudo egressd exec --limit 'api.example.com:8080=90/min,burst=5' -- make crawl`,
+  sudo egressd exec --limit 'api.example.com:8080=90/min,burst=5' -- make crawl
+  sudo egressd exec --limit '*=auto,concurrency=4' -- make crawl
+
+RATE is a number in a time, as in 1/s, or auto: begin with one a second and learn
+from the answers. Options are burst=N, concurrency=N (so many under way at once)
+and window=N/DURATION (at most so many in any such time, as in window=100/1m).`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("exec needs a command after --")
@@ -95,6 +100,9 @@ func execPolicy(o execOptions) (*policy.Policy, error) {
 			return nil, usagef("two budgets are called %q: give each destination one --limit", b.Name)
 		}
 		names[b.Name] = true
+	}
+	if config.Shapes(p.Budgets) > policy.MaxShapes {
+		return nil, usagef("--limit has per: [destination, exit], which is one more than the %d different per that there may be: write the budget into %s, with a per that is there", policy.MaxShapes, o.config)
 	}
 	p.Admin.Socket, p.Metrics.Listen = o.socket, o.metrics
 	return p, nil

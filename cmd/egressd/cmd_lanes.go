@@ -73,6 +73,21 @@ func laneState(l admin.Lane) string {
 	case l.Rate < l.BaseRate*0.999:
 		state = fmt.Sprintf("slowed from %s", formatRate(l.BaseRate))
 	}
+	if l.Stalled > 0 {
+		state += fmt.Sprintf(", no success for %s", age(seconds(l.Stalled)))
+	}
+	if l.Concurrency > 0 {
+		state += fmt.Sprintf(", %d of %d in flight", l.InFlight, l.Concurrency)
+	}
+	if u := l.Window; u != nil {
+		state += fmt.Sprintf(", %d of %d left", u.Left, u.Limit)
+		if u.Left == 0 {
+			state += ", more in " + age(seconds(u.Until))
+		}
+	}
+	if u := l.Quota; u != nil {
+		state += fmt.Sprintf(", origin leaves %d for %s", u.Left, age(seconds(u.Until)))
+	}
 	if l.Mode != "enforce" {
 		state += " (" + l.Mode + ")"
 	}

@@ -4,6 +4,8 @@ package config
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,22 +38,42 @@ func (v value) budgets() []*policy.Budget {
 		}
 		names[b.Name] = true
 		budgets = append(budgets, b)
+		if Shapes(budgets) > policy.MaxShapes {
+			v.reject("per is unlike those of the budgets above, which have %d different ones, the most there may be; write one of theirs", policy.MaxShapes)
+			budgets = budgets[:len(budgets)-1]
+		}
 	})
 	return budgets
+}
+
+// Shapes is the number of different per among the budgets that are not off. A
+// policy has at most policy.MaxShapes.
+func Shapes(budgets []*policy.Budget) int {
+	var seen [math.MaxUint8 + 1]bool
+	n := 0
+	for _, b := range budgets {
+		if b.Mode != policy.Off && !seen[b.Per] {
+			seen[b.Per] = true
+			n++
+		}
+	}
+	return n
 }
 
 // budget reads one budget into b, which holds the defaults.
 func (v value) budget(b *policy.Budget) bool {
 	before := len(v.r.errs)
-	var match, burst *value // where they were given
+	start := autoStart
 	ok := v.mapping(
 		field{"name", func(v value) { b.Name, _ = v.name() }},
-		field{"match", func(v value) { match = &v; v.match(&b.Match) }},
+		field{"match", func(v value) { v.match(&b.Match) }},
 		field{"per", func(v value) { b.Per = v.per() }},
-		field{"rate", func(v value) { b.Rate = v.rate() }},
-		field{"burst", func(v value) { burst = &v; b.Burst = v.burst() }},
-		field{"window", unsupported},
-		field{"concurrency", unsupported},
+		field{"rate", func(v value) { b.Rate, b.Auto = v.rateOrAuto() }},
+		field{"start", func(v value) { start = v.rate() }},
+		field{"burst", func(v value) { b.Burst = v.burst() }},
+		field{"window", func(v value) { v.window(&b.Window) }},
+		field{"concurrency", func(v value) { b.Concurrency, _ = v.integer(1, maxConcurrency) }},
+		field{"cost", func(v value) { v.cost(&b.Cost) }},
 		field{"unit", func(v value) {
 			if s, _ := v.word("requests", "connections"); s == "connections" {
 				b.Unit = policy.Connections
@@ -65,8 +87,8 @@ func (v value) budget(b *policy.Budget) bool {
 		}},
 		field{"cooldown", func(v value) { v.cooldown(&b.Cooldown) }},
 		field{"recovery", func(v value) { v.recovery(&b.Recovery) }},
-		field{"retry", unsupported},
-		field{"headers", func(v value) { b.HeadersOff = v.headersOff() }},
+		field{"retry", func(v value) { v.retry(&b.Retry) }},
+		field{"headers", func(v value) { b.HeadersOff, b.Dialect = v.headers() }},
 		field{"tls", value.tls},
 		field{"mode", func(v value) {
 			switch s, _ := v.word("enforce", "shadow", "off"); s {
@@ -84,18 +106,32 @@ func (v value) budget(b *policy.Budget) bool {
 	if !ok {
 		return false
 	}
-	if !v.has("rate") {
-		v.reject("rate is missing; write how much may go, as in rate: 1/s")
+	if b.Auto {
+		b.Rate = start
 	}
-	if burst != nil && b.Burst > 0 {
-		if err := checkBurst(b.Burst, b.Rate); err != nil {
-			burst.reject("%v", err)
-		}
-	}
-	if match != nil && b.Unit == policy.Connections && (b.Match.Path != "" || len(b.Match.Methods) > 0) {
-		match.reject("a connection has no path and no method; remove them, or write unit: requests")
+	v.checkLimits(b)
+	if b.Unit == policy.Connections {
+		v.checkConnections(b)
 	}
 	return len(v.r.errs) == before
+}
+
+// checkConnections rejects what only a request has, in a budget that counts
+// connections.
+func (v value) checkConnections(b *policy.Budget) {
+	const instead = "or write unit: requests"
+	if match, ok := v.at("match"); ok && (b.Match.Path != "" || len(b.Match.Methods) > 0) {
+		match.reject("a connection has no path and no method; remove them, %s", instead)
+	}
+	if per, ok := v.at("per"); ok && b.Per&policy.PerPath != 0 {
+		per.reject("a connection has no path; remove path, %s", instead)
+	}
+	if cost, ok := v.at("cost"); ok && b.Cost.Header != "" {
+		cost.reject("a connection has no answer to read %s from; remove header, %s", b.Cost.Header, instead)
+	}
+	if retry, ok := v.at("retry"); ok {
+		retry.reject("a connection is not repeated; remove it, %s", instead)
+	}
 }
 
 func (v value) per() policy.Per {
@@ -111,8 +147,12 @@ func (v value) per() policy.Per {
 			bit = policy.PerDestination
 		case "exit":
 			bit = policy.PerExit
+		case "session":
+			bit = policy.PerSession
+		case "path":
+			bit = policy.PerPath
 		default:
-			v.notYet(s, "use destination and exit")
+			v.notYet(s, "use destination")
 			return
 		}
 		if per&bit != 0 {
@@ -123,24 +163,12 @@ func (v value) per() policy.Per {
 	return per
 }
 
-func (v value) rate() policy.Rate {
-	s, ok := v.scalar("a rate, as in 1/s, 90/min or 5000/h")
-	if !ok {
-		return policy.Rate{}
-	}
-	r, err := parseRate(s)
-	if err != nil {
-		v.reject("%v", err)
-	}
-	return r
-}
-
-func (v value) burst() float64 {
-	n, ok := v.number(fmt.Sprintf("a number from 1 to %d", maxBurst), func(x float64) bool { return 0 < x && x <= maxBurst })
-	if ok && n < 1 {
-		v.notYet(fmt.Sprintf("%s, less than one unit,", v.node.Value), "use 1 or more")
-	}
-	return n
+// fairWords are the values of queue.fair_by, each at the index of its constant.
+var fairWords = []string{
+	policy.FairNone:    "none",
+	policy.FairProcess: "process",
+	policy.FairCgroup:  "cgroup",
+	policy.FairUID:     "uid",
 }
 
 func (v value) queue(q *policy.Queue) {
@@ -156,8 +184,8 @@ func (v value) queue(q *policy.Queue) {
 			}
 		}},
 		field{"fair_by", func(v value) {
-			if s, ok := v.word("none", "process", "cgroup", "uid"); ok && s != "none" {
-				v.notYet(s, "use none")
+			if s, ok := v.word(fairWords...); ok {
+				q.FairBy = policy.FairBy(slices.Index(fairWords, s))
 			}
 		}},
 	)
@@ -182,7 +210,8 @@ func (v value) cooldown(c *policy.Cooldown) {
 			}
 		}},
 		field{"statuses", func(v value) {
-			if s := v.statuses(); len(s) > 0 {
+			// Some origins made codes of their own for it, up to 999.
+			if s := v.statuses("[429, 430]", "leave it out for [429]", 999); len(s) > 0 {
 				c.Statuses = s
 			}
 		}},
@@ -209,13 +238,12 @@ func (v value) share() (float64, bool) {
 	return 0, false
 }
 
-// statuses reads the status codes that are limits. Some origins made codes of
-// their own for it, up to 999.
-func (v value) statuses() []int {
+// statuses reads a list of status codes from 400 to high.
+func (v value) statuses(example, empty string, high int) []int {
 	var statuses []int
 	seen := map[int]bool{}
-	v.list("[429, 430]", "leave it out for [429]", func(v value) {
-		if n, ok := v.integer(400, 999); ok && once(v, seen, n) {
+	v.list(example, empty, func(v value) {
+		if n, ok := v.integer(400, high); ok && once(v, seen, n) {
 			statuses = append(statuses, n)
 		}
 	})
@@ -239,20 +267,4 @@ func (v value) recovery(r *policy.Recovery) {
 	if step != nil && r.Step == 1 && r.Factor < 1 {
 		step.reject("is 1, so that a lane once slowed never returns to its rate; write more, as in 1.1, or factor: 1")
 	}
-}
-
-// headersOff reads which rate-limit fields of answers are believed: all that
-// are known, or none.
-func (v value) headersOff() bool {
-	s, ok := v.text("auto")
-	switch {
-	case !ok || s == "auto":
-	case s == "off":
-		return true
-	case s == "":
-		v.reject("must be auto or off%s", v.butIs())
-	default:
-		v.notYet(fmt.Sprintf("the dialect %q", clip(s)), "use auto or off")
-	}
-	return false
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/verdict"
 )
 
 // Defaults of the policy file.
@@ -38,16 +39,18 @@ func Default() *policy.Policy {
 	}
 }
 
-// defaultBudget returns a budget with every default filled in, and no name or
-// rate.
+// defaultBudget returns a budget with every default filled in, no name and
+// nothing that limits it.
 func defaultBudget() *policy.Budget {
 	return &policy.Budget{
 		Match:    policy.Match{Ports: []uint16{80, 443}},
 		Per:      policy.PerDestination | policy.PerExit,
 		Burst:    1,
+		Cost:     policy.Cost{Units: 1},
 		Queue:    policy.Queue{Max: 1000, MaxWait: 30 * time.Second},
 		Cooldown: policy.Cooldown{Default: time.Second, Max: maxCooldown, Spread: 0.1, Statuses: []int{429}},
 		Recovery: policy.Recovery{Factor: 0.5, Step: 1.1},
+		Retry:    policy.Retry{Attempts: 3, MaxBody: 1 << 20, Statuses: []int{503}},
 	}
 }
 
@@ -64,7 +67,7 @@ func Load(path string) (*policy.Policy, error) {
 // Parse parses text as a policy file. name stands for the file in messages.
 // An error is of type Errors; with one there is no policy.
 func Parse(name string, text []byte) (*policy.Policy, error) {
-	r := &reader{file: name}
+	r := &reader{file: name, dialects: map[string]*verdict.Dialect{}}
 	p := Default()
 	if root, ok := r.document(text); ok {
 		root.policy(p)

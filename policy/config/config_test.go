@@ -144,12 +144,14 @@ func TestDefaults(t *testing.T) {
 			Per:      policy.PerDestination | policy.PerExit,
 			Rate:     policy.Rate{Count: 1, Every: time.Second},
 			Burst:    1,
+			Cost:     policy.Cost{Units: 1},
 			Unit:     policy.Requests,
 			Queue:    policy.Queue{Max: 1000, MaxWait: 30 * time.Second},
 			OnFull:   policy.Refuse,
 			Cooldown: policy.Cooldown{Default: time.Second, Max: 24 * time.Hour, Spread: 0.1, Statuses: []int{429}},
 			Recovery: policy.Recovery{Factor: 0.5, Step: 1.1},
 			Mode:     policy.Enforce,
+			Retry:    policy.Retry{Attempts: 3, MaxBody: 1 << 20, Statuses: []int{503}},
 		}}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got[0], want[0])
@@ -179,15 +181,20 @@ budgets:
     rate: 90/min
     burst: 2.5
     unit: requests
-    queue: {max: 0, max_wait: 0s, fair_by: none}
+    queue: {max: 0, max_wait: 0s, fair_by: uid}
     on_full: drop
     cooldown: {default: 250ms, max: 1h30m, spread: 25%, statuses: [429, 999]}
     recovery: {factor: 1, step: 1}
+    retry: {absorb: true, attempts: 10, max_body: 16MiB, statuses: []}
+    window: {limit: 100, per: 1m, kind: fixed}
+    concurrency: 4
+    cost: {units: 7, header: X-Request-Cost}
     headers: auto
     tls: {mode: passthrough}
     mode: shadow
     fail: closed
   - {name: third, rate: 10/30s, unit: connections, per: [exit], mode: off, headers: off, cooldown: {max: 500ms, spread: 0.25}}
+  - {start: 5/min, rate: auto, burst: 0.5, cost: 2, per: [session, path], retry: {absorb: false, max_body: 2kB}}
 tls: {mode: passthrough}
 quic: allow
 metrics: {listen: off}
@@ -217,17 +224,24 @@ admin: {socket: /tmp/x.sock}
 			Path:       "/api/",
 			Methods:    []string{"GET", "M-SEARCH"},
 		},
-		Rate:       policy.Rate{Count: 90, Every: time.Minute},
-		Burst:      2.5,
-		OnFull:     policy.Drop,
-		Cooldown:   policy.Cooldown{Default: 250 * time.Millisecond, Max: 90 * time.Minute, Spread: 0.25, Statuses: []int{429, 999}},
-		Recovery:   policy.Recovery{Factor: 1, Step: 1},
-		Mode:       policy.Shadow,
-		FailClosed: true,
+		Rate:        policy.Rate{Count: 90, Every: time.Minute},
+		Burst:       2.5,
+		Window:      policy.Window{Limit: 100, Per: time.Minute, Kind: policy.Fixed},
+		Concurrency: 4,
+		Cost:        policy.Cost{Units: 7, Header: "x-request-cost"},
+		Queue:       policy.Queue{FairBy: policy.FairUID},
+		OnFull:      policy.Drop,
+		Cooldown:    policy.Cooldown{Default: 250 * time.Millisecond, Max: 90 * time.Minute, Spread: 0.25, Statuses: []int{429, 999}},
+		Recovery:    policy.Recovery{Factor: 1, Step: 1},
+		Mode:        policy.Shadow,
+		FailClosed:  true,
+		Retry:       policy.Retry{Absorb: true, Attempts: 10, MaxBody: 16 << 20},
 	}
 	third := base("third", policy.Rate{Count: 10, Every: 30 * time.Second})
 	third.Unit, third.Per, third.Mode, third.HeadersOff = policy.Connections, policy.PerExit, policy.Off, true
 	third.Cooldown.Default, third.Cooldown.Max, third.Cooldown.Spread = 500*time.Millisecond, 500*time.Millisecond, 0.25
+	auto := base("budget-4", policy.Rate{Count: 5, Every: time.Minute})
+	auto.Auto, auto.Burst, auto.Cost.Units, auto.Per, auto.Retry.MaxBody = true, 0.5, 2, policy.PerSession|policy.PerPath, 2000
 	want := &policy.Policy{
 		Scope: policy.Scope{
 			Cgroups: []string{"/user.slice", "/system.slice/crawler.service"},
@@ -238,7 +252,7 @@ admin: {socket: /tmp/x.sock}
 			{Name: "alias-2", Source: netip.MustParseAddr("203.0.113.7")},
 			{Name: "marked", Mark: 0x2a},
 		},
-		Budgets: []*policy.Budget{base("budget-1", policy.Rate{Count: 2, Every: time.Second}), store, third},
+		Budgets: []*policy.Budget{base("budget-1", policy.Rate{Count: 2, Every: time.Second}), store, third, auto},
 		Admin:   policy.Admin{Socket: "/tmp/x.sock"},
 	}
 	for i := range want.Budgets {

@@ -48,6 +48,62 @@ func TestDescribe(t *testing.T) {
 			[]string{"budget-1: connections to 10.0.0.1/32, ports 80/443: rate 1/s in all"},
 		},
 		{
+			"all that limits",
+			`budgets:
+  - {rate: 1/s, burst: 5, window: {limit: 100, per: 1m}, concurrency: 4}
+  - {rate: 1/s, burst: 50, window: {limit: 100, per: 1m}}
+  - {rate: 2/s, window: {limit: 100, per: 1m, kind: fixed}}
+  - {rate: 10/30s, window: {limit: 20, per: 1m}}
+  - {rate: 10/30s, window: {limit: 21, per: 1m}}
+  - {rate: 10/30s, cost: 2, window: {limit: 21, per: 1m}}
+  - {rate: auto, start: 5/s, window: {limit: 1, per: 1m}}
+  - {rate: auto, burst: 0.5}
+  - {window: {limit: 1000, per: 1h30m}}
+  - {concurrency: 1, match: {hosts: [a.example]}}`,
+			[]string{
+				"budget-1: requests to every host, ports 80/443: rate 1/s burst 5, at most 100 in any 1m (never reached: the rate lets 65 go), 4 at once per destination",
+				"budget-2: requests to every host, ports 80/443: rate 1/s burst 50, at most 100 in any 1m (in the long run the rate binds) per destination",
+				"budget-3: requests to every host, ports 80/443: rate 2/s, at most 100 in each 1m (in the long run the window binds) per destination",
+				"budget-4: requests to every host, ports 80/443: rate 10/30s, at most 20 in any 1m (in the long run the rate binds) per destination",
+				"budget-5: requests to every host, ports 80/443: rate 10/30s, at most 21 in any 1m (never reached: the rate lets 21 go) per destination",
+				"budget-6: requests to every host, ports 80/443: rate 10/30s, at most 21 in any 1m (in the long run the rate binds) per destination; each takes 2",
+				"budget-7: requests to every host, ports 80/443: rate auto from 5/s, at most 1 in any 1m per destination",
+				"budget-8: requests to every host, ports 80/443: rate auto from 1/s per destination",
+				"budget-9: requests to every host, ports 80/443: at most 1000 in any 1h30m per destination",
+				"budget-10: requests to a.example, ports 80/443: 1 at once in all",
+			},
+		},
+		{
+			"what multiplies",
+			twoExits + `budgets:
+  - {rate: 1/s, window: {limit: 100, per: 1h}, concurrency: 4}
+  - {rate: auto, window: {limit: 100, per: 1h, kind: fixed}}
+  - {rate: auto}
+  - {rate: 1/s, per: [destination, exit, session, path]}
+  - {rate: 1/s, per: [session]}
+  - {rate: 1/s, per: [exit, path], match: {hosts: [a.example]}}`,
+			[]string{
+				"budget-1: requests to every host, ports 80/443: rate 1/s, at most 100 in any 1h (in the long run the window binds), 4 at once per exit × 2 exits (+direct) = up to 3/s, 300 in any 1h, 12 at once per destination",
+				"budget-2: requests to every host, ports 80/443: rate auto from 1/s, at most 100 in each 1h per exit × 2 exits (+direct) = up to 300 in each 1h per destination",
+				"budget-3: requests to every host, ports 80/443: rate auto from 1/s per exit × 2 exits (+direct) per destination",
+				"budget-4: requests to every host, ports 80/443: rate 1/s per exit × 2 exits (+direct) = up to 3/s per destination, session and path",
+				"budget-5: requests to every host, ports 80/443: rate 1/s per session",
+				"budget-6: requests to a.example, ports 80/443: rate 1/s per exit × 2 exits (+direct) = up to 3/s per path",
+			},
+		},
+		{
+			"cost and fairness",
+			`budgets:
+  - {rate: 1/s, cost: {header: X-Cost}, queue: {fair_by: process}}
+  - {rate: 1/s, cost: {units: 3, header: x-cost}, queue: {fair_by: cgroup}, mode: off}
+  - {rate: 1/s, cost: 1, queue: {fair_by: uid}}`,
+			[]string{
+				"budget-1: requests to every host, ports 80/443: rate 1/s per destination; each takes 1 until x-cost tells; turns by process",
+				"budget-2: requests to every host, ports 80/443: rate 1/s per destination; each takes 3 until x-cost tells; turns by cgroup (off: as if it were not there)",
+				"budget-3: requests to every host, ports 80/443: rate 1/s per destination; turns by uid",
+			},
+		},
+		{
 			"modes",
 			"budgets: [{rate: 1/s, mode: shadow}, {rate: 1/s, mode: off}]",
 			[]string{

@@ -11,12 +11,16 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/egressd/egressd/policy/verdict"
 )
 
 // reader collects the errors of one file.
 type reader struct {
 	file string
 	errs Errors
+	// dialects are those of the file by name; nil where all fields are bad.
+	dialects map[string]*verdict.Dialect
 }
 
 func (r *reader) add(line int, msg string) {

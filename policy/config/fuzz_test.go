@@ -21,10 +21,26 @@ func checkBudget(t *testing.T, b *policy.Budget) {
 	switch {
 	case b.Name == "" || strings.ContainsAny(b.Name, "/ \t\n"):
 		t.Errorf("name %q is no part of a lane id", b.Name)
-	case interval < minInterval || interval > maxInterval+1:
+	case b.Rate == policy.Rate{} && (b.Auto || b.Window.Limit == 0 && b.Concurrency == 0):
+		t.Errorf("%s: nothing limits it", b.Name)
+	case b.Rate != policy.Rate{} && (interval < minInterval || interval > maxInterval+1):
 		t.Errorf("%s: interval %v is out of range", b.Name, interval)
-	case b.Burst < 1 || b.Burst*float64(interval) > 1.01*float64(maxRefill)+float64(time.Second):
+	case !(b.Burst > 0) || b.Burst*float64(interval) > 1.01*float64(maxRefill)+float64(time.Second):
 		t.Errorf("%s: burst %v at interval %v is out of range", b.Name, b.Burst, interval)
+	case b.Cost.Units == 0 || float64(b.Cost.Units)*float64(interval) > 1.01*float64(maxRefill)+float64(time.Second):
+		t.Errorf("%s: cost %d at interval %v is out of range", b.Name, b.Cost.Units, interval)
+	case b.Cost.Header != strings.ToLower(b.Cost.Header) || strings.ContainsAny(b.Cost.Header, ": \r\n"):
+		t.Errorf("%s: cost header %q", b.Name, b.Cost.Header)
+	case b.Window != policy.Window{} && (b.Window.Limit < b.Cost.Units || b.Window.Limit > maxWindowLimit || b.Window.Per < time.Millisecond || b.Window.Per > maxWindow):
+		t.Errorf("%s: window %+v, cost %d", b.Name, b.Window, b.Cost.Units)
+	case b.Concurrency < 0 || b.Concurrency > maxConcurrency:
+		t.Errorf("%s: concurrency %d", b.Name, b.Concurrency)
+	case b.Retry.Attempts < 2 || b.Retry.Attempts > 10 || b.Retry.MaxBody < 0 || b.Retry.MaxBody > 16<<20:
+		t.Errorf("%s: retry %+v", b.Name, b.Retry)
+	case b.Unit == policy.Connections && (b.Per&policy.PerPath != 0 || b.Retry.Absorb || b.Cost.Header != "" || b.Match.Path != ""):
+		t.Errorf("%s: a connection is taken for a request", b.Name)
+	case b.HeadersOff && b.Dialect != nil:
+		t.Errorf("%s: headers off and dialect %s", b.Name, b.Dialect.Name)
 	case len(b.Match.Ports) == 0:
 		t.Errorf("%s: no ports", b.Name)
 	case b.Match.Path != "" && b.Match.Path[0] != '/':
@@ -80,6 +96,9 @@ func FuzzParse(f *testing.F) {
 		if len(p.Scope.Cgroups) == 0 {
 			t.Error("a policy for no process")
 		}
+		if n := Shapes(p.Budgets); n > policy.MaxShapes {
+			t.Errorf("%d different per", n)
+		}
 		names := map[string]bool{}
 		for _, b := range p.Budgets {
 			if names[b.Name] {
@@ -131,6 +150,7 @@ func checkErrors(t *testing.T, err error, text []byte) {
 func FuzzParseLimit(f *testing.F) {
 	for _, seed := range []string{
 		"store.example.com=1/s", "*:81=90/min,burst=5", "[::1]:443=1/s", "2001:db8::/32=0.1/s", "a:b:c=1/s", "=", "a=1/s,burst=",
+		"a=auto,window=100/1m,concurrency=4", "a=1/s,concurrency=4,burst=.5", "a=1/s,window=/", "a=1/s,burst=2,burst=2",
 	} {
 		f.Add(seed)
 	}

@@ -7,19 +7,21 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/egressd/egressd/policy"
 )
 
 // ParseLimit parses the flag --limit of egressd exec:
 //
-//	HOST[:PORT]=RATE[,burst=N]
+//	HOST[:PORT]=RATE[,burst=N][,window=N/DURATION][,concurrency=N]
 //
 // HOST is what a policy file takes under match.hosts; an IPv6 address with a
-// port stands in brackets. The budget has the defaults of a policy file and is
-// named after HOST[:PORT], the slash of a CIDR written as an underscore, so
-// two flags for the same destination give two budgets of one name. Errors are
-// one line and quote the flag.
+// port stands in brackets. RATE is what one takes under rate, the window is a
+// sliding one, and the options may be in any order. The budget has the defaults
+// of a policy file and is named after HOST[:PORT], the slash of a CIDR written
+// as an underscore, so two flags for the same destination give two budgets of
+// one name. Errors are one line and quote the flag.
 func ParseLimit(text string) (*policy.Budget, error) {
 	fail := func(format string, args ...any) (*policy.Budget, error) {
 		return nil, fmt.Errorf("--limit %q: %w", clip(text), fmt.Errorf(format, args...))
@@ -44,22 +46,77 @@ func ParseLimit(text string) (*policy.Budget, error) {
 	b.Name = strings.ReplaceAll(strings.ToLower(where), "/", "_")
 
 	rate, options, more := strings.Cut(rest, ",")
-	if b.Rate, err = parseRate(rate); err != nil {
+	if rate == autoRate {
+		b.Rate, b.Auto = autoStart, true
+	} else if b.Rate, err = parseRate(rate); err != nil {
 		return fail("rate %w", err)
 	}
 	if more {
-		burst, ok := strings.CutPrefix(options, "burst=")
-		if !ok {
-			return fail("unknown option %q; only burst=N may follow the rate", clip(options))
-		}
-		if b.Burst, err = parseDecimal(burst); err != nil || b.Burst < 1 || b.Burst > maxBurst {
-			return fail("burst must be a number from 1 to %d, not %q", maxBurst, clip(burst))
-		}
-		if err := checkBurst(b.Burst, b.Rate); err != nil {
-			return fail("burst %w", err)
+		if err := limitOptions(b, options); err != nil {
+			return fail("%w", err)
 		}
 	}
 	return b, nil
+}
+
+// limitOptions reads what follows the rate of a limit into b.
+func limitOptions(b *policy.Budget, options string) error {
+	seen := map[string]bool{}
+	for option := range strings.SplitSeq(options, ",") {
+		key, s, _ := strings.Cut(option, "=")
+		if seen[key] {
+			return fmt.Errorf("%s is given twice; remove one", clip(key))
+		}
+		seen[key] = true
+		var err error
+		switch key {
+		case "burst":
+			b.Burst, err = parseBurst(s, b.Rate)
+		case "window":
+			b.Window, err = parseWindow(s)
+		case "concurrency":
+			b.Concurrency, err = parseInteger(s, 1, maxConcurrency)
+		default:
+			return fmt.Errorf("unknown option %q; burst=N, window=N/DURATION and concurrency=N may follow the rate", clip(option))
+		}
+		if err != nil {
+			return fmt.Errorf("%s %w", key, err)
+		}
+	}
+	return nil
+}
+
+func parseBurst(s string, rate policy.Rate) (float64, error) {
+	n, err := parseDecimal(s)
+	if err != nil || !isBurst(n) {
+		return 0, fmt.Errorf("must be %s, not %q", burstWanted, clip(s))
+	}
+	return n, checkBurst(n, rate)
+}
+
+// parseWindow reads "100/1m": what may go, and the length of the window.
+func parseWindow(s string) (policy.Window, error) {
+	count, per, ok := strings.Cut(s, "/")
+	if !ok {
+		return policy.Window{}, fmt.Errorf("%q has no length; write it as 100/1m", clip(s))
+	}
+	limit, err := parseInteger(count, 1, maxWindowLimit)
+	if err != nil {
+		return policy.Window{}, fmt.Errorf("limit %w", err)
+	}
+	d, err := parseDuration(per, time.Millisecond, maxWindow)
+	if err != nil {
+		return policy.Window{}, fmt.Errorf("length %w", err)
+	}
+	return policy.Window{Limit: uint64(limit), Per: d}, nil
+}
+
+func parseInteger(s string, low, high int) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || !isDigits(s) || leadingZero(s) || n < low || n > high {
+		return 0, fmt.Errorf("must be a whole number from %d to %d, not %q", low, high, clip(s))
+	}
+	return n, nil
 }
 
 // splitPort splits HOST[:PORT]; port is 0 if there is none. A bare IPv6

@@ -51,6 +51,30 @@ func TestParseLimit(t *testing.T) {
 	}
 }
 
+func TestParseLimitOptions(t *testing.T) {
+	for text, want := range map[string]func(*policy.Budget){
+		"1/s,burst=0.5":     func(b *policy.Budget) { b.Burst = 0.5 },
+		"1/s,concurrency=4": func(b *policy.Budget) { b.Concurrency = 4 },
+		"1/s,window=100/1m": func(b *policy.Budget) { b.Window = policy.Window{Limit: 100, Per: time.Minute} },
+		"auto":              func(b *policy.Budget) { b.Auto = true },
+		"auto,window=5000/1h30m,concurrency=1000000,burst=3": func(b *policy.Budget) {
+			b.Auto, b.Burst, b.Concurrency = true, 3, 1000000
+			b.Window = policy.Window{Limit: 5000, Per: 90 * time.Minute}
+		},
+	} {
+		budget := defaultBudget()
+		budget.Name, budget.Rate = "a.example", policy.Rate{Count: 1, Every: time.Second}
+		budget.Match.Hosts = []policy.HostPattern{{Name: "a.example"}}
+		want(budget)
+		got, err := ParseLimit("a.example=" + text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if !reflect.DeepEqual(got, budget) {
+			t.Errorf("%s: got %+v, want %+v", text, got, budget)
+		}
+	}
+}
+
 func TestParseLimitErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                         `has no rate; write it as HOST=RATE, as in store.example.com=1/s`,
@@ -68,12 +92,24 @@ func TestParseLimitErrors(t *testing.T) {
 		"a.example=1":              `rate "1" has no unit of time; write it as 1/s, 90/min or 5000/h`,
 		"a.example=":               `rate "" has no unit of time; write it as 1/s, 90/min or 5000/h`,
 		"a.example=0/s":            `rate must be positive, not "0/s"; to let nothing out, block the destination elsewhere`,
-		"a.example=1/s,":           `unknown option ""; only burst=N may follow the rate`,
-		"a.example=1/s,brust=2":    `unknown option "brust=2"; only burst=N may follow the rate`,
-		"a.example=1/s,burst=":     `burst must be a number from 1 to 1000000000, not ""`,
-		"a.example=1/s,burst=0.5":  `burst must be a number from 1 to 1000000000, not "0.5"`,
-		"a.example=1/s,burst=2,x":  `burst must be a number from 1 to 1000000000, not "2,x"`,
+		"a.example=1/s,":           `unknown option ""; burst=N, window=N/DURATION and concurrency=N may follow the rate`,
+		"a.example=1/s,brust=2":    `unknown option "brust=2"; burst=N, window=N/DURATION and concurrency=N may follow the rate`,
+		"a.example=1/s,burst=2,x":  `unknown option "x"; burst=N, window=N/DURATION and concurrency=N may follow the rate`,
+		"a.example=1/s,burst":      `burst must be a number above 0, at most 1000000000, not ""`,
+		"a.example=1/s,burst=":     `burst must be a number above 0, at most 1000000000, not ""`,
+		"a.example=1/s,burst=0":    `burst must be a number above 0, at most 1000000000, not "0"`,
 		"a.example=1/d,burst=1000": `burst takes more than a year to refill at 1/d; write a smaller burst`,
+		"a.example=auto,burst=1e9": `burst must be a number above 0, at most 1000000000, not "1e9"`,
+		"a.example=1/s,burst=2,concurrency=2,burst=2": `burst is given twice; remove one`,
+		"a.example=1/s,concurrency=0":                 `concurrency must be a whole number from 1 to 1000000, not "0"`,
+		"a.example=1/s,concurrency=+4":                `concurrency must be a whole number from 1 to 1000000, not "+4"`,
+		"a.example=1/s,concurrency=04":                `concurrency must be a whole number from 1 to 1000000, not "04"`,
+		"a.example=1/s,concurrency=1000001":           `concurrency must be a whole number from 1 to 1000000, not "1000001"`,
+		"a.example=1/s,window=100":                    `window "100" has no length; write it as 100/1m`,
+		"a.example=1/s,window=0/1m":                   `window limit must be a whole number from 1 to 1000000000, not "0"`,
+		"a.example=1/s,window=1/min":                  `window length "min" is no duration; write it as 30s, 5m, 1h30m or 250ms`,
+		"a.example=1/s,window=1/60":                   `window length has no unit; write "60s", or another of ms, m and h`,
+		"a.example=1/s,window=1/745h":                 `window length must be from 1ms to 744h, not 745h`,
 	} {
 		b, err := ParseLimit(text)
 		if want := `--limit "` + text + `": ` + want; b != nil || err == nil || err.Error() != want {

@@ -78,7 +78,7 @@ func (v value) methods() []string {
 		s, ok := v.text("GET")
 		switch {
 		case !ok:
-		case !isToken(s):
+		case !isToken(s, maxMethod):
 			v.reject("%q is no method; write one as in GET", clip(s))
 		case s != strings.ToUpper(s):
 			v.reject("%q must be in upper case; write %s", s, strings.ToUpper(clip(s)))
@@ -89,15 +89,19 @@ func (v value) methods() []string {
 	return methods
 }
 
+// maxMethod bounds the name of a method; the longest that is registered has 17
+// letters.
+const maxMethod = 40
+
 // isToken reports whether s is a token of RFC 9110 section 5.6.2, of at most
-// 40 characters.
-func isToken(s string) bool {
+// so many characters.
+func isToken(s string, most int) bool {
 	for i := range len(s) {
 		if !isAlphanumeric(s[i]) && strings.IndexByte("!#$%&'*+-.^_`|~", s[i]) < 0 {
 			return false
 		}
 	}
-	return s != "" && len(s) <= 40
+	return s != "" && len(s) <= most
 }
 
 // parseHost reads a host pattern: a name, "*.name", "*", an address with or

@@ -110,10 +110,16 @@ func parseEvery(s string) (time.Duration, bool) {
 
 // checkBurst says what is wrong with a burst, for a rate if that is known.
 func checkBurst(burst float64, rate policy.Rate) error {
-	if rate.Count > 0 && burst*float64(rate.Every)/rate.Count > float64(maxRefill) {
+	if refillsLate(burst, rate) {
 		return fmt.Errorf("takes more than a year to refill at %s; write a smaller burst", formatRate(rate))
 	}
 	return nil
+}
+
+// refillsLate reports whether units take longer to refill than the ledger can
+// add up. No rate never does.
+func refillsLate(units float64, rate policy.Rate) bool {
+	return rate.Count > 0 && units*float64(rate.Every)/rate.Count > float64(maxRefill)
 }
 
 // formatRate is the rate as one would write it in the file.

@@ -17,17 +17,22 @@ func (v value) policy(p *policy.Policy) {
 	if !v.sound() {
 		return
 	}
+	var budgets *value
 	v.mapping(
 		field{"scope", func(v value) { v.scope(&p.Scope) }},
 		field{"exits", func(v value) { p.Exits = v.exits() }},
 		field{"pools", unsupported},
-		field{"budgets", func(v value) { p.Budgets = v.budgets() }},
+		field{"dialects", func(v value) { p.Dialects = v.dialects() }},
+		field{"budgets", func(v value) { budgets = &v }},
 		field{"tls", value.tls},
 		field{"quic", value.quic},
 		field{"fleet", unsupported},
 		field{"metrics", func(v value) { v.metrics(&p.Metrics) }},
 		field{"admin", func(v value) { v.admin(&p.Admin) }},
 	)
+	if budgets != nil { // which name dialects, wherever those are
+		p.Budgets = budgets.budgets()
+	}
 }
 
 func (v value) scope(s *policy.Scope) {

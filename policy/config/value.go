@@ -67,7 +67,7 @@ func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag(
 // mapping reads the keys of a mapping, each at most once.
 func (v value) mapping(fields ...field) bool {
 	if v.node.Kind != yaml.MappingNode {
-		v.reject("must be a mapping; the keys are %s", keyNames(fields))
+		v.reject("must be a mapping; the keys are %s", strings.Join(keys(fields), ", "))
 		return false
 	}
 	seen := map[string]int{}
@@ -85,7 +85,7 @@ func (v value) mapping(fields ...field) bool {
 		seen[key.Value] = key.Line
 		f := find(fields, key.Value)
 		if f == nil {
-			at.reject("unknown key; %s", suggest(key.Value, fields))
+			at.reject("unknown key; %s", suggest(key.Value, keys(fields)))
 			continue
 		}
 		child := value{v.r, v.node.Content[i+1], at.path}
@@ -99,14 +99,21 @@ func (v value) mapping(fields ...field) bool {
 	return true
 }
 
-// has reports whether a mapping has the key, with or without a good value.
-func (v value) has(key string) bool {
+// at is the value of a key of a mapping, good or not; of a key given twice,
+// the first.
+func (v value) at(key string) (value, bool) {
 	for i := 0; i+1 < len(v.node.Content); i += 2 {
 		if v.node.Content[i].Value == key {
-			return true
+			return value{v.r, v.node.Content[i+1], join(v.path, key)}, true
 		}
 	}
-	return false
+	return value{}, false
+}
+
+// has reports whether a mapping has the key.
+func (v value) has(key string) bool {
+	_, ok := v.at(key)
+	return ok
 }
 
 // list reads the items of a list of at least one.
@@ -170,7 +177,7 @@ func (v value) word(words ...string) (string, bool) {
 			}
 		}
 	}
-	v.reject("must be %s%s", alternatives(words), v.butIs())
+	v.reject("must be %s%s", series(words, "or"), v.butIs())
 	return "", false
 }
 
@@ -207,27 +214,46 @@ func (v value) integer(low, high int) (int, bool) {
 	return 0, false
 }
 
+// boolean reads true or false. What else YAML 1.1 takes for them, as yes and
+// on, is a slip.
+func (v value) boolean() (is, ok bool) {
+	if s := v.node.Value; v.node.Kind == yaml.ScalarNode && (s == "true" || s == "false") {
+		if v.node.ShortTag() == "!!bool" {
+			return s == "true", true
+		}
+		v.reject("must be true or false, not text; remove the quotes")
+		return false, false
+	}
+	v.reject("must be true or false%s", v.butIs())
+	return false, false
+}
+
 // duration reads a duration from low to high, which is written with a unit.
 func (v value) duration(low, high time.Duration) (time.Duration, bool) {
-	s := v.node.Value
-	if v.node.Kind != yaml.ScalarNode {
-		v.reject("must be a duration, as in 30s")
+	s, ok := v.scalar("a duration, as in 30s")
+	if !ok {
 		return 0, false
 	}
+	d, err := parseDuration(s, low, high)
+	if err != nil {
+		v.reject("%v", err)
+	}
+	return d, err == nil
+}
+
+// parseDuration reads "30s". Its errors are the end of a message.
+func parseDuration(s string, low, high time.Duration) (time.Duration, error) {
 	if _, err := parseDecimal(s); err == nil {
-		v.reject("has no unit; write %q, or another of ms, m and h", clip(s)+"s")
-		return 0, false
+		return 0, fmt.Errorf("has no unit; write %q, or another of ms, m and h", clip(s)+"s")
 	}
 	d, err := time.ParseDuration(s)
-	if err != nil || strings.HasPrefix(s, "+") {
-		v.reject("%q is no duration; write it as 30s, 5m, 1h30m or 250ms", clip(s))
-		return 0, false
+	switch {
+	case err != nil || strings.HasPrefix(s, "+"):
+		return 0, fmt.Errorf("%q is no duration; write it as 30s, 5m, 1h30m or 250ms", clip(s))
+	case d < low || d > high:
+		return 0, fmt.Errorf("must be from %s to %s, not %s", shortDuration(low), shortDuration(high), clip(s))
 	}
-	if d < low || d > high {
-		v.reject("must be from %s to %s, not %s", shortDuration(low), shortDuration(high), s)
-		return 0, false
-	}
-	return d, true
+	return d, nil
 }
 
 // shortDuration is d without the zero units at the end: 24h, not 24h0m0s.
@@ -285,34 +311,38 @@ func find(fields []field, key string) *field {
 	return nil
 }
 
-// suggest helps with an unknown key: the one that was probably meant, or all.
-func suggest(key string, fields []field) string {
+// suggest helps with an unknown word: the one that was probably meant, or all.
+func suggest(word string, known []string) string {
 	best, distance := "", 3
-	if len(key) < 5 {
+	if len(word) < 5 {
 		distance = 2 // among short words, two letters make every other one
 	}
-	for _, f := range fields {
-		if d := editDistance(key, f.key, distance); d < distance {
-			best, distance = f.key, d
+	for _, k := range known {
+		if d := editDistance(word, k, distance); d < distance {
+			best, distance = k, d
 		}
 	}
 	if best != "" {
 		return fmt.Sprintf("did you mean %s?", best)
 	}
-	return "known here are " + keyNames(fields)
+	return "known here are " + strings.Join(known, ", ")
 }
 
-func keyNames(fields []field) string {
+func keys(fields []field) []string {
 	names := make([]string, len(fields))
 	for i, f := range fields {
 		names[i] = f.key
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
-func alternatives(words []string) string {
+// series is words in a sentence: "a, b or c".
+func series(words []string, conjunction string) string {
 	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
+	if last == 0 {
+		return words[0]
+	}
+	return strings.Join(words[:last], ", ") + " " + conjunction + " " + words[last]
 }
 
 // editDistance is the number of letters to insert, delete or replace to make

@@ -69,12 +69,13 @@ type Cell struct {
 	Tolerance    atomic.Uint64 // ns by which TAT may be ahead: (burst-1)*BaseInterval
 	Epoch        atomic.Uint64 // grows by one with every penalty that slowed the lane
 	Flags        atomic.Uint64
-	BaseInterval atomic.Uint64 // ns per unit of cost that the policy allows
-	Granted      atomic.Uint64 // units granted, without those given back
-	Held         atomic.Uint64 // requests that had to wait
-	Refused      atomic.Uint64 // requests refused locally
-	Limited      atomic.Uint64 // answers that were limits (429 and the like)
-	_            [5]uint64
+	BaseInterval atomic.Uint64    // ns per unit of cost that the policy allows
+	Granted      atomic.Uint64    // units granted, without those given back
+	Held         atomic.Uint64    // requests that had to wait
+	Refused      atomic.Uint64    // requests refused locally
+	Limited      atomic.Uint64    // answers that were limits (429 and the like)
+	Window       [3]atomic.Uint64 // what package window keeps of a lane that has one
+	_            [2]uint64
 }
 
 // Cells views mem, whose start must be 8-byte aligned, as cells. The result
@@ -100,6 +101,7 @@ type Grant struct {
 	TAT   uint64 // Cell.TAT that the unit left behind
 	Span  uint64 // ns by which it moved Cell.TAT
 	Cost  uint64 // units
+	Seq   uint64 // Cell.Granted, these included: what it grows by later was granted later
 	Probe bool   // it is the probe of a lane that reopens: see FlagProbing
 }
 
@@ -109,7 +111,9 @@ type Grant struct {
 //
 // It is GCRA by compare-and-swap: in any window of length d no more than
 // burst + rate*d units are granted, whoever else takes from the cell in the
-// kernel or here. Safe for concurrent use; never allocates.
+// kernel or here. A cost above the burst is granted by a full bucket, which
+// then is in debt: for what goes beyond the burst, and no more. Safe for
+// concurrent use; never allocates.
 func (c *Cell) Acquire(now Time, cost uint64) (wait time.Duration, granted bool) {
 	_, wait, granted = c.Take(now, cost)
 	return wait, granted
@@ -122,7 +126,7 @@ func (c *Cell) Take(now Time, cost uint64) (g Grant, wait time.Duration, granted
 	// ever counted to an epoch that began after it was taken.
 	g.Epoch = c.Epoch.Load()
 	if f := c.Flags.Load(); f&FlagHalf != 0 {
-		if wait = c.wait(now); wait > 0 {
+		if wait = c.wait(now, cost); wait > 0 {
 			return Grant{}, wait, false
 		}
 		if f&FlagProbing != 0 || !c.Flags.CompareAndSwap(f, f|FlagProbing) {
@@ -136,49 +140,61 @@ func (c *Cell) Take(now Time, cost uint64) (g Grant, wait time.Duration, granted
 		}
 		tat := c.TAT.Load()
 		base := max(tat, uint64(now))
-		if base-uint64(now) > c.Tolerance.Load() {
+		interval := c.Interval.Load()
+		if base-uint64(now) > room(c.Tolerance.Load(), interval, cost) {
 			break
 		}
-		g.Span = cost * c.Interval.Load()
+		g.Span = cost * interval
 		g.TAT = base + g.Span
 		if c.TAT.CompareAndSwap(tat, g.TAT) {
-			c.Granted.Add(cost)
-			g.Cost = cost
+			g.Cost, g.Seq = cost, c.Granted.Add(cost)
 			return g, 0, true
 		}
 	}
 	if g.Probe {
 		c.EndProbe()
 	}
-	return Grant{}, c.wait(now), false
+	return Grant{}, c.wait(now, cost), false
 }
 
-// Peek reports, without taking anything, whether Take would grant a unit at
-// now. If not, wait is as in Acquire.
-func (c *Cell) Peek(now Time) (wait time.Duration, ready bool) {
-	if wait = c.wait(now); wait > 0 {
+// room is how far TAT may be ahead for cost units to be granted at once.
+func room(tolerance, interval, cost uint64) uint64 {
+	if cost <= 1 {
+		return tolerance
+	}
+	more := (cost - 1) * interval
+	return tolerance - min(tolerance, more)
+}
+
+// Peek reports, without taking anything, whether Take would grant cost units
+// at now. If not, wait is as in Acquire.
+func (c *Cell) Peek(now Time, cost uint64) (wait time.Duration, ready bool) {
+	if wait = c.wait(now, cost); wait > 0 {
 		return wait, false
 	}
 	return 0, c.Flags.Load()&(FlagHalf|FlagProbing) != FlagHalf|FlagProbing
 }
 
 // wait is the time from now until the cooldown and the pace allow the next
-// unit; zero if they allow it now.
-func (c *Cell) wait(now Time) time.Duration {
+// cost units; zero if they allow them now.
+func (c *Cell) wait(now Time, cost uint64) time.Duration {
 	at := max(Time(c.OpenUntil.Load()), now)
-	if tat, tolerance := Time(c.TAT.Load()), Time(c.Tolerance.Load()); tat > tolerance {
-		at = max(at, tat-tolerance)
+	ahead := Time(room(c.Tolerance.Load(), c.Interval.Load(), cost))
+	if tat := Time(c.TAT.Load()); tat > ahead {
+		at = max(at, tat-ahead)
 	}
 	return at.Sub(now)
 }
 
-// After is the time from now until the cooldown and the present pace allow the
-// unit that comes after ahead others; zero if it might go now. It is what
-// someone who joins a queue has to expect, if nothing else happens.
-func (c *Cell) After(now Time, ahead uint64) time.Duration {
+// After is the time from now until the cooldown and the present pace allow a
+// request of cost units that comes after ahead others of that cost; zero if it
+// might go now. It is what someone who joins a queue has to expect, if nothing
+// else happens.
+func (c *Cell) After(now Time, ahead, cost uint64) time.Duration {
 	from := max(Time(c.OpenUntil.Load()), now)
-	at := max(Time(c.TAT.Load()), from).Add(time.Duration(min(ahead*c.Interval.Load(), 1<<62)))
-	return max(from, at.Add(-time.Duration(c.Tolerance.Load()))).Sub(now)
+	interval := c.Interval.Load()
+	at := max(Time(c.TAT.Load()), from).Add(time.Duration(min(ahead*cost*interval, 1<<62)))
+	return max(from, at.Add(-time.Duration(room(c.Tolerance.Load(), interval, cost)))).Sub(now)
 }
 
 // EndProbe says that the probe under way came to nothing (no answer, or no

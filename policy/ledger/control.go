@@ -118,6 +118,34 @@ func (c *Cell) Refund(g Grant, now Time) {
 	})
 }
 
+// Correct corrects, at now, what g took to cost units: a request turned out
+// dearer or cheaper than was foreseen. What is missing is a debt, though of no
+// more than a full bucket beyond an empty one, so that one answer cannot close
+// a lane for long. What was too much is given back while nobody took since.
+func (c *Cell) Correct(g Grant, cost uint64, now Time) {
+	if g.Cost == 0 || cost == g.Cost {
+		return
+	}
+	c.Granted.Add(cost - g.Cost)
+	if c.Epoch.Load() != g.Epoch {
+		return // the bucket was emptied since
+	}
+	interval := c.Interval.Load()
+	if cost > g.Cost {
+		most := uint64(now) + 2*(c.Tolerance.Load()+interval)
+		debt := min(cost-g.Cost, 1<<32) * interval
+		swap(&c.TAT, func(tat uint64) uint64 {
+			return max(tat, min(max(tat, uint64(now))+debt, most))
+		})
+		return
+	}
+	back := (g.Cost - cost) * (g.Span / g.Cost)
+	// Never below the emptied bucket of the last reopening.
+	if next := max(g.TAT-back, c.OpenUntil.Load()+c.Tolerance.Load()); next < g.TAT {
+		c.TAT.CompareAndSwap(g.TAT, next)
+	}
+}
+
 // ClearCooldown opens the lane at now, by the hand of the operator: no
 // cooldown, no probe. The bucket holds one unit, not a burst, and a slow-down
 // stays until successes undo it.
@@ -132,6 +160,7 @@ func (c *Cell) Reset() {
 	for _, w := range []*atomic.Uint64{
 		&c.TAT, &c.OpenUntil, &c.Interval, &c.Tolerance, &c.Epoch, &c.Flags,
 		&c.BaseInterval, &c.Granted, &c.Held, &c.Refused, &c.Limited,
+		&c.Window[0], &c.Window[1], &c.Window[2],
 	} {
 		w.Store(0)
 	}

@@ -38,7 +38,7 @@ func tell(t *testing.T, c *Cell, story []step) {
 			s.do(c, now)
 		}
 		for n := range s.take {
-			if wait, ready := c.Peek(now); !ready || wait != 0 {
+			if wait, ready := c.Peek(now, 1); !ready || wait != 0 {
 				t.Fatalf("at +%v: Peek before unit %d = %v, %v, want ready", s.at, n+1, wait, ready)
 			}
 			if wait, ok := c.Acquire(now, 1); !ok {
@@ -49,7 +49,7 @@ func tell(t *testing.T, c *Cell, story []step) {
 			continue
 		}
 		tat := c.TAT.Load()
-		if wait, ready := c.Peek(now); ready || wait != s.wait {
+		if wait, ready := c.Peek(now, 1); ready || wait != s.wait {
 			t.Fatalf("at +%v: Peek = %v, %v, want %v, false", s.at, wait, ready, s.wait)
 		}
 		if wait, ok := c.Acquire(now, 1); ok || wait != s.wait {
@@ -430,7 +430,7 @@ func TestAfter(t *testing.T) {
 		ahead uint64
 		want  time.Duration
 	}{{0, 0}, {2, 0}, {3, sec}, {10, 8 * sec}} {
-		if got := c.After(t0, tt.ahead); got != tt.want {
+		if got := c.After(t0, tt.ahead, 1); got != tt.want {
 			t.Errorf("After(%d) = %v, want %v", tt.ahead, got, tt.want)
 		}
 	}
@@ -439,7 +439,7 @@ func TestAfter(t *testing.T) {
 		ahead uint64
 		want  time.Duration
 	}{{0, 5 * sec}, {1, 7 * sec}, {math.MaxUint64, 1 << 62}} {
-		if got := c.After(t0, tt.ahead); tt.ahead < 10 && got != tt.want {
+		if got := c.After(t0, tt.ahead, 1); tt.ahead < 10 && got != tt.want {
 			t.Errorf("closed: After(%d) = %v, want %v", tt.ahead, got, tt.want)
 		} else if got < 0 {
 			t.Errorf("closed: After(%d) = %v, want no negative wait", tt.ahead, got)

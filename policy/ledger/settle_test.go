@@ -33,7 +33,7 @@ func TestSettle(t *testing.T) {
 				t.Fatal("the first unit was not granted")
 			}
 			c.Settle(g, start.Add(tt.answer), new(Slack))
-			if got := c.After(start, 0); got != tt.want {
+			if got := c.After(start, 0, 1); got != tt.want {
 				t.Errorf("got the next unit after %v, want %v", got, tt.want)
 			}
 		})
@@ -54,7 +54,7 @@ func TestSettleIsBounded(t *testing.T) {
 				t.Fatalf("answers after %v: a unit was not granted when it was due", answer)
 			}
 			c.Settle(g, now.Add(answer), &slack)
-			now = now.Add(c.After(now, 0))
+			now = now.Add(c.After(now, 0, 1))
 		}
 		took := now.Sub(Time(1e9))
 		if most := units*time.Second + min(answer, 8*time.Millisecond)*units + time.Second; took > most {
@@ -76,10 +76,10 @@ func TestSettleMakesUpForHiccups(t *testing.T) {
 		}
 		g, _, _ := c.Take(now, 1)
 		c.Settle(g, now.Add(answer), &slack)
-		if got, want := c.After(now, 0), time.Second+answer; got != want {
+		if got, want := c.After(now, 0, 1), time.Second+answer; got != want {
 			t.Fatalf("unit %d, answered after %v: got the next after %v, want %v", i, answer, got, want)
 		}
-		now = now.Add(c.After(now, 0))
+		now = now.Add(c.After(now, 0, 1))
 	}
 }
 
@@ -95,7 +95,7 @@ func TestSettleTooLate(t *testing.T) {
 		t.Fatal("the second unit was not granted")
 	}
 	c.Settle(g, next.Add(5*time.Millisecond), new(Slack))
-	if got := c.After(next, 0); got != time.Second {
+	if got := c.After(next, 0, 1); got != time.Second {
 		t.Errorf("got the third unit after %v, want %v", got, time.Second)
 	}
 }

@@ -17,8 +17,11 @@ func lower(c byte) byte {
 
 // is reports whether b is the word, which is in lower case, in any case.
 func is(b []byte, word string) bool {
-	if len(b) != len(word) {
+	if len(b) != len(word) || len(b) > 0 && lower(b[0]) != word[0] {
 		return false
+	}
+	if string(b) == word { // faster, and the common case
+		return true
 	}
 	for i := range len(word) {
 		if lower(b[i]) != word[i] {

@@ -3,214 +3,254 @@
 package verdict
 
 import (
-	"bytes"
-	"strconv"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
-// vendorField takes a field whose name begins with x.
-func (h *Head) vendorField(name, value []byte) {
-	if rest, ok := cutWord(name, "x-ratelimit-"); ok {
-		switch {
-		case is(rest, "reset-after"): // Discord
-			h.counters[vendor].takeReset(value, h.At, true)
-		default:
-			part, suffix, _ := cut(rest, '-')
-			if f, ok := modelFamily(suffix); ok {
-				h.counterField(f, part, value)
-			} else if len(suffix) == 0 {
-				h.counterField(vendor, part, value)
+// Dialect is how one vendor writes its limits into the fields of an answer.
+// Every dialect has the Retry-After family besides. Immutable; safe for
+// concurrent use.
+type Dialect struct {
+	Name string
+
+	index index
+	// Of built-in ones: the counters that they speak of, and their fields by
+	// place in auto.
+	counters uint64
+	fields   fieldSet
+}
+
+// Bounds of a dialect of a policy file.
+const (
+	maxFields = 64
+	maxGroups = 8
+	maxName   = 64
+)
+
+// requestsGroup is how groups begin that count requests.
+const requestsGroup = "requests"
+
+// NewDialect makes a dialect of a policy file. An error names the field and
+// says what to write instead.
+func NewDialect(name string, fields []FieldRule) (*Dialect, error) {
+	switch {
+	case name == "auto", name == "off":
+		return nil, fmt.Errorf("a dialect cannot be named %q; choose another name", name)
+	case len(name) > maxName || !validName(name, isNameByte):
+		return nil, fmt.Errorf("dialect name %q: write up to %d lower-case letters, digits and dashes", clip(name), maxName)
+	case Builtin(name) != nil:
+		return nil, fmt.Errorf("dialect %q is built in; choose another name", name)
+	case len(fields) == 0:
+		return nil, fmt.Errorf("dialect %q has no fields; name at least one", name)
+	case len(fields) > maxFields:
+		return nil, fmt.Errorf("dialect %q has %d fields; %d are possible", name, len(fields), maxFields)
+	}
+	d := &Dialect{Name: name}
+	var groups []string
+	for _, r := range fields {
+		r.Header = lowerASCII(r.Header)
+		if err := r.check(); err != nil {
+			return nil, fmt.Errorf("dialect %q, field %q: %w", name, clip(r.Header), err)
+		}
+		if d.has(r.Header) {
+			return nil, fmt.Errorf("dialect %q: field %q is there twice; remove one", name, clip(r.Header))
+		}
+		group := slices.Index(groups, r.group())
+		if group < 0 {
+			group = len(groups)
+			groups = append(groups, r.group())
+		}
+		d.index.add(r.compile(int32(group)))
+	}
+	if len(groups) > maxGroups {
+		return nil, fmt.Errorf("dialect %q has %d groups; %d are possible", name, len(groups), maxGroups)
+	}
+	d.index.addCommon()
+	return d, nil
+}
+
+func (d *Dialect) has(header string) bool {
+	name := strings.TrimSuffix(header, "*")
+	return slices.ContainsFunc(d.index.fields, func(f field) bool { return f.name == name })
+}
+
+// check reports what is wrong with a rule. Its header is in lower case.
+func (r FieldRule) check() error {
+	name := strings.TrimSuffix(r.Header, "*")
+	switch {
+	case len(name) > maxName || !validName(name, isTokenByte):
+		return fmt.Errorf("write the name of a response field, of up to %d characters", maxName)
+	case isCommon(name) && r.Says != SaysRetryAfter:
+		return errors.New("means the same in every dialect; leave it out")
+	case r.Says < SaysLimit || r.Says > SaysMark:
+		return errors.New("says nothing; name what it says")
+	case int(r.Unit) >= len(unitWords):
+		return errors.New("has an unknown unit")
+	case r.Unit != UnitAuto && !r.Says.tellsTime():
+		return fmt.Errorf("%s is no time; leave the unit out", r.Says)
+	case r.Unit.instant() && (r.Says == SaysWindow || r.Says == SaysInterval || r.Says == SaysResetAfter):
+		return fmt.Errorf("%s is a length of time, so it cannot be written as %s; use seconds, ms or duration", r.Says, r.Unit)
+	case len(r.Group) > maxName:
+		return fmt.Errorf("the group's name is too long; %d characters are possible", maxName)
+	case r.Window < 0 || r.Window > longest:
+		return errors.New("the window is out of range; write a length such as 1m or 24h")
+	}
+	return nil
+}
+
+func (r FieldRule) group() string {
+	if r.Group == "" {
+		return requestsGroup
+	}
+	return r.Group
+}
+
+func (r FieldRule) compile(counter int32) field {
+	return field{
+		name: r.Header,
+		rule: rule{
+			says: r.Says, unit: r.Unit, window: int64(r.Window), toFull: r.ToFull,
+			other: !strings.HasPrefix(r.group(), requestsGroup),
+		},
+		counter: counter,
+		alone:   isCommon(strings.TrimSuffix(r.Header, "*")),
+	}
+}
+
+// lowerASCII folds ASCII alone: letters of other scripts make no field name,
+// not even those whose lower case is in ASCII.
+func lowerASCII(s string) string {
+	b := []byte(s)
+	for i := range b {
+		b[i] = lower(b[i])
+	}
+	return string(b)
+}
+
+// validName reports whether name is not empty and all of it is in order.
+func validName(name string, inOrder func(c byte) bool) bool {
+	for i := range len(name) {
+		if !inOrder(name[i]) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func isNameByte(c byte) bool { return 'a' <= c && c <= 'z' || isDigit(c) || c == '-' }
+
+// isTokenByte is tchar of RFC 9110 section 5.6.2 without upper case and *.
+func isTokenByte(c byte) bool {
+	return isNameByte(c) || strings.IndexByte("!#$%&'+.^_`|~", c) >= 0
+}
+
+// common are the fields that mean the same in every dialect.
+var common = []FieldRule{
+	{Header: "age", Says: saysAge},
+	{Header: "date", Says: saysDate},
+	{Header: "retry-after", Says: SaysRetryAfter},
+	{Header: "retry-after-ms", Says: SaysRetryAfter, Unit: UnitMilli},      // OpenAI, Azure App Configuration
+	{Header: "x-ms-retry-after-ms", Says: SaysRetryAfter, Unit: UnitMilli}, // Azure Cosmos DB
+	{Header: "cf-mitigated", Says: saysMitigated},                          // Cloudflare
+	// By these a provider of exits says that an answer is its own (Bright
+	// Data; the second name is of its former one).
+	{Header: "x-brd-error", Says: saysExitError},
+	{Header: "x-brd-error-code", Says: saysExitError},
+	{Header: "x-brd-err-code", Says: saysExitError},
+	{Header: "x-luminati-error", Says: saysExitError},
+	{Header: "x-luminati-error-code", Says: saysExitError},
+}
+
+func isCommon(name string) bool {
+	return slices.ContainsFunc(common, func(r FieldRule) bool { return r.Header == name })
+}
+
+func (x *index) addCommon() {
+	for _, r := range common {
+		f := r.compile(0)
+		f.alone = true
+		x.add(f)
+	}
+}
+
+// firstBuiltin is the number of the first built-in counter; those of a policy
+// file's dialects come before.
+const firstBuiltin = 1 << 30
+
+// fieldSet is a set of places in auto.
+type fieldSet [2]uint64
+
+func (s *fieldSet) add(place int) { s[place>>6] |= 1 << (place & 63) }
+
+// What the built-in table makes.
+var (
+	off  = newOff()
+	auto index // every field of every built-in dialect; of two rules for one name the first
+	// builtins are in the order of the table.
+	builtins = compileTable(&auto)
+)
+
+// newOff is the index that knows the Retry-After family alone.
+func newOff() *index {
+	x := &index{}
+	x.addCommon()
+	return x
+}
+
+func compileTable(all *index) []*Dialect {
+	var out []*Dialect
+	var counters []string
+	number := func(r FieldRule) int32 {
+		n := slices.Index(counters, r.counter)
+		if n < 0 {
+			n = len(counters)
+			counters = append(counters, r.counter)
+		}
+		return int32(n)
+	}
+	all.addCommon()
+	for _, entry := range table {
+		d := &Dialect{Name: entry.name}
+		for _, r := range entry.fields {
+			if r.counter == "" {
+				r.counter = entry.name + "/" + r.group()
+			}
+			n := number(r)
+			d.counters |= 1 << n
+			f := r.compile(firstBuiltin + n)
+			d.index.add(f)
+			if !f.alone {
+				d.fields.add(all.add(f))
 			}
 		}
-		return
+		d.index.addCommon()
+		out = append(out, d)
 	}
-	if rest, ok := cutWord(name, "x-rate-limit-"); ok {
-		h.counterField(vendor, rest, value)
-		return
-	}
-	if rest, ok := cutWord(name, "x-hubspot-ratelimit-"); ok {
-		switch {
-		case is(rest, "max"):
-			h.counters[hubspot].takeLimit(value)
-		case is(rest, "remaining"):
-			h.counterField(hubspot, rest, value)
-		case is(rest, "interval-milliseconds"):
-			if d, ok := parseNumber(value, time.Millisecond); ok {
-				h.counters[hubspot].window = d
-			}
-		}
-		return
-	}
-	switch {
-	case is(name, "x-shopify-shop-api-call-limit"):
-		h.shopify(value)
-	case is(name, "x-amzn-ratelimit-limit"):
-		if _, n := decimal(value, time.Second); n > 0 && n == len(value) && len(value) < 40 {
-			h.perSecond, _ = strconv.ParseFloat(string(value), 64)
-		}
-	}
+	return out
 }
 
-// modelFamily is the family of a name's part that says what is counted.
-func modelFamily(b []byte) (family, bool) {
-	switch {
-	case is(b, "requests"):
-		return requests, true
-	case is(b, "tokens"):
-		return tokens, true
-	case is(b, "input-tokens"):
-		return tokensIn, true
-	case is(b, "output-tokens"):
-		return tokensOut, true
+// Builtin is the built-in dialect of that name; nil if there is none.
+func Builtin(name string) *Dialect {
+	for _, d := range builtins {
+		if d.Name == name {
+			return d
+		}
 	}
-	return 0, false
+	return nil
 }
 
-// anthropicField takes what follows anthropic-ratelimit-: requests-limit,
-// input-tokens-reset and the like.
-func (h *Head) anthropicField(rest, value []byte) {
-	dash := bytes.LastIndexByte(rest, '-')
-	if dash < 0 {
-		return
+// BuiltinNames are the names of the built-in dialects, sorted.
+func BuiltinNames() []string {
+	var names []string
+	for _, d := range builtins {
+		names = append(names, d.Name)
 	}
-	if f, ok := modelFamily(rest[:dash]); ok {
-		h.counterField(f, rest[dash+1:], value)
-	}
+	slices.Sort(names)
+	return names
 }
 
-// shopify takes used/size, as in 32/40: a leaky bucket.
-func (h *Head) shopify(value []byte) {
-	used, size, ok := cut(value, '/')
-	u, ok1 := wholeNumber(trim(used))
-	s, ok2 := wholeNumber(trim(size))
-	if ok && ok1 && ok2 {
-		h.counters[shopify].setLimit(s)
-		h.counters[shopify].setRemaining(max(0, s-u))
-	}
-}
-
-// counterField takes a field that sets limit, remaining or reset of a family.
-func (h *Head) counterField(f family, part, value []byte) {
-	c := &h.counters[f]
-	switch {
-	case is(part, "limit"):
-		c.takeLimit(value)
-	case is(part, "remaining"):
-		if n, ok := wholeNumber(value); ok {
-			c.setRemaining(n)
-		}
-	case is(part, "reset"):
-		c.takeReset(value, h.At, false)
-	}
-}
-
-// takeLimit reads "100" or "100, 100;w=60": the first number is the limit,
-// and the parameter w of an item with the same number is its window (drafts 03
-// to 06 of RateLimit; Docker sends it in the first).
-func (c *counter) takeLimit(value []byte) {
-	var limit int64
-	var window time.Duration
-	for i := 0; ; i++ {
-		item, rest, more := cut(value, ',')
-		number, params, _ := cut(item, ';')
-		n, ok := wholeNumber(trim(number))
-		if !ok {
-			return
-		}
-		if i == 0 {
-			limit = n
-		}
-		if w, ok := windowOf(params); ok && n == limit && window == 0 {
-			window = w
-		}
-		if !more {
-			break
-		}
-		value = rest
-	}
-	c.setLimit(limit)
-	if window > 0 {
-		c.window = window
-	}
-}
-
-// windowOf finds w=SECONDS among parameters.
-func windowOf(params []byte) (time.Duration, bool) {
-	for len(params) > 0 {
-		var p []byte
-		p, params, _ = cut(params, ';')
-		key, value, _ := cut(trim(p), '=')
-		if milli, _, ok := milliNumber(value); ok && is(key, "w") {
-			return duration(milli, time.Millisecond), true
-		}
-	}
-	return 0, false
-}
-
-// takeReset reads a reset: a number, a duration with units or a date. The
-// forms of a number are told apart by its size, since vendors use one name for
-// seconds from now, seconds since 1970 and milliseconds since 1970; what is in
-// none of their ranges is nothing. after says that it can only be from now.
-func (c *counter) takeReset(value []byte, at time.Time, after bool) {
-	milli, whole, ok := milliNumber(value)
-	if !ok {
-		if d, ok := parseUnits(value); ok {
-			c.setAfter(d)
-		} else if t, ok := parseDate(value, at); ok {
-			c.setAt(t.UnixMilli(), t.Nanosecond() == 0)
-		}
-		return
-	}
-	switch seconds := milli / 1000; {
-	case after || seconds < 1e6:
-		c.setAfter(duration(milli, time.Millisecond))
-	case seconds >= 1e9 && seconds < 1e10:
-		c.setAt(milli, whole)
-	case seconds >= 1e12 && seconds < 1e13:
-		c.setAt(seconds, false) // a thousand times too large: milliseconds
-	}
-}
-
-// milliNumber reads a whole value as a decimal number, in thousandths rounded
-// up; whole says that it has no fraction. Beyond 10^13 it is none: what counts
-// units or time here ends far below.
-func milliNumber(b []byte) (milli int64, whole, ok bool) {
-	n, digits, ok := integerPart(b)
-	if !ok {
-		return 0, false, false
-	}
-	part := fraction(b[min(digits+1, len(b)):], time.Second)
-	return n*1000 + int64((part+time.Millisecond-1)/time.Millisecond), part == 0, true
-}
-
-// wholeNumber reads a decimal number and drops its fraction: Reddit counts
-// remaining requests in 593.0.
-func wholeNumber(b []byte) (int64, bool) {
-	n, _, ok := integerPart(b)
-	return n, ok
-}
-
-// integerPart reads the number before the dot and checks that what follows is
-// a fraction.
-func integerPart(b []byte) (n int64, digits int, ok bool) {
-	for digits < len(b) && isDigit(b[digits]) {
-		if n = 10*n + int64(b[digits]-'0'); n > 1e13 {
-			return 0, 0, false
-		}
-		digits++
-	}
-	if digits == 0 {
-		return 0, 0, false
-	}
-	if digits < len(b) {
-		if b[digits] != '.' {
-			return 0, 0, false
-		}
-		for _, c := range b[digits+1:] {
-			if !isDigit(c) {
-				return 0, 0, false
-			}
-		}
-	}
-	return n, digits, true
-}
+// longest bounds what is reported, so that no sum overflows: 100 years.
+const longest = 100 * 365 * 24 * time.Hour

@@ -28,18 +28,31 @@ type item struct {
 	other bool
 }
 
-// rateLimit takes one line of RateLimit.
-func (h *Head) rateLimit(value []byte) {
+// rateLimit takes one line of RateLimit and reports whether it could be read.
+func (h *Head) rateLimit(value []byte, counter int32, r *rule) bool {
 	if dictionary(value) {
-		h.rateLimitDictionary(value)
-		return
+		return h.rateLimitDictionary(value, counter, r)
 	}
-	h.numItems += members(value, h.items[h.numItems:])
+	var out shortage
+	n, ok := members(value, h.items[h.numItems:], &out)
+	if !ok {
+		return false
+	}
+	if h.numItems == 0 || counter < h.listedBy {
+		h.listedBy = counter
+	}
+	h.numItems += n
+	h.listedOut = h.listedOut || out.is
+	h.listedReset = max(h.listedReset, out.reset)
+	return true
 }
 
-// rateLimitPolicy takes one line of RateLimit-Policy.
-func (h *Head) rateLimitPolicy(value []byte) {
-	h.numPolicies += members(value, h.policies[h.numPolicies:])
+// rateLimitPolicy takes one line of RateLimit-Policy and reports whether it
+// could be read.
+func (h *Head) rateLimitPolicy(value []byte) bool {
+	n, ok := members(value, h.policies[h.numPolicies:], nil)
+	h.numPolicies += n
+	return ok
 }
 
 // dictionary reports whether the first member is key=value.
@@ -50,48 +63,54 @@ func dictionary(b []byte) bool {
 }
 
 // rateLimitDictionary takes limit=100, remaining=40, reset=30.
-func (h *Head) rateLimitDictionary(value []byte) {
+func (h *Head) rateLimitDictionary(value []byte, id int32, r *rule) bool {
 	s := scanner{rest: value}
-	var c counter
+	var told counter
 	for {
 		key := s.key()
 		s.expect('=')
 		n := s.integer()
 		switch {
 		case is(key, "limit"):
-			c.setLimit(n)
+			told.setLimit(n)
 		case is(key, "remaining"):
-			c.setRemaining(n)
+			told.setRemaining(n)
 		case is(key, "reset"):
-			c.setAfter(duration(n, time.Second))
+			told.setReset(moment{after: duration(n, time.Second)})
 		}
 		if s.failed {
-			return
+			return false
 		}
 		if len(s.rest) == 0 {
 			break
 		}
 		s.comma()
 	}
-	h.counters[draft] = c
+	c := h.counter(id, r)
+	c.merge(&told)
+	return true
 }
 
-// members reads a list of names, each with parameters, into out and returns
-// how many there were; none if the list is malformed.
-func members(value []byte, out []item) int {
+// members reads a list of names, each with parameters, into kept and returns
+// how many of them that took; ok is false if the list is malformed. Where
+// short is not nil, all items are looked at that leave nothing, also those
+// that are not kept.
+func members(value []byte, kept []item, short *shortage) (n int, ok bool) {
 	s := scanner{rest: value}
-	n := 0
 	for {
 		it := s.item()
 		if s.failed {
-			return 0
+			return 0, false
 		}
-		if n < len(out) {
-			out[n] = it
+		if n < len(kept) {
+			kept[n] = it
 			n++
 		}
+		if short != nil && it.hasRemaining && it.remaining == 0 {
+			short.is, short.reset = true, max(short.reset, it.reset)
+		}
 		if len(s.rest) == 0 {
-			return n
+			return n, true
 		}
 		s.comma()
 	}
@@ -132,27 +151,30 @@ func (s *scanner) item() (it item) {
 	return it
 }
 
-// listed fills q from the item that leaves the least, and reports whether
-// there is one.
-func (h *Head) listed(q *Quota) bool {
+// listed is the quota of the item that leaves the least, and its rank. Items
+// that count something else than requests come last.
+func (h *Head) listed() (Quota, int) {
 	var best *item
 	var rule item
 	for i := range h.items[:h.numItems] {
 		it := &h.items[i]
 		p := h.policy(it.name)
-		if p.other || best != nil && !less(it, best) {
+		switch {
+		case best == nil, rule.other && !p.other:
+		case p.other && !rule.other, !less(it, best):
 			continue
 		}
 		best, rule = it, p
 	}
 	if best == nil {
-		return false
+		return Quota{}, 0
 	}
-	q.Limit, q.HasLimit = rule.limit, rule.hasLimit
-	q.Remaining, q.HasRemaining = best.remaining, best.hasRemaining
-	q.Reset, q.HasReset = best.reset, best.hasReset
-	q.Window = rule.window
-	return true
+	return Quota{
+		Limit: rule.limit, HasLimit: rule.hasLimit,
+		Remaining: best.remaining, HasRemaining: best.hasRemaining,
+		Reset: best.reset, HasReset: best.hasReset,
+		Window: rule.window, Other: rule.other,
+	}, rank(true, rule.other, best.hasRemaining && best.remaining == 0)
 }
 
 // less reports whether a leaves less than b.
@@ -174,6 +196,17 @@ func (h *Head) policy(name uint64) item {
 		}
 	}
 	return item{}
+}
+
+// unnamedWindow is the window of the policy with that quota and no name, as
+// drafts 03 to 06 wrote them: 100;w=60.
+func (h *Head) unnamedWindow(limit int64) time.Duration {
+	for _, p := range h.policies[:h.numPolicies] {
+		if p.name == 0 && p.limit == limit {
+			return p.window
+		}
+	}
+	return 0
 }
 
 // The scanner's part for structured fields (RFC 9651).

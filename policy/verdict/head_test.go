@@ -171,7 +171,7 @@ func TestRetryAfterTogether(t *testing.T) {
 		{"the Date field may come last", "Retry-After: Sun, 29 Nov 2026 12:01:40 GMT\nDate: Sun, 29 Nov 2026 12:01:30 GMT\n", 10 * time.Second},
 		{"a clock that is behind", "Date: Sun, 29 Nov 2026 11:00:00 GMT\nRetry-After: Sun, 29 Nov 2026 11:00:10 GMT\n", 10 * time.Second},
 		{"an unreadable Date", "Date: today\nRetry-After: Sun, 29 Nov 2026 12:00:10 GMT\n", 10 * time.Second},
-		{"the first good Date", "Date: x\nDate: Sun, 29 Nov 2026 12:00:05 GMT\nDate: Sun, 29 Nov 2026 12:00:09 GMT\nRetry-After: Sun, 29 Nov 2026 12:00:10 GMT\n", 5 * time.Second},
+		{"the earliest good Date", "Date: x\nDate: Sun, 29 Nov 2026 12:00:09 GMT\nDate: Sun, 29 Nov 2026 12:00:05 GMT\nRetry-After: Sun, 29 Nov 2026 12:00:10 GMT\n", 5 * time.Second},
 		{"Date does not touch seconds", "Date: Sun, 29 Nov 2026 11:00:00 GMT\nRetry-After: 10\n", 10 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -15,6 +15,8 @@ func window(d time.Duration) func(*Quota) {
 func reset(d time.Duration) func(*Quota) {
 	return func(q *Quota) { q.Reset, q.HasReset = d, true }
 }
+func toFull(q *Quota)                  { q.ToFull = true }
+func other(q *Quota)                   { q.Other = true }
 func perSecond(x float64) func(*Quota) { return func(q *Quota) { q.PerSecond = x } }
 
 func TestQuota(t *testing.T) {
@@ -33,6 +35,7 @@ func TestQuota(t *testing.T) {
 		{"reset as an epoch with a fraction", "x-ratelimit-remaining: 0\nx-ratelimit-reset: 1795953605.25\n", says{remaining(0), reset(5250 * time.Millisecond)}, 5250 * time.Millisecond},
 		{"reset as an epoch in milliseconds", "x-ratelimit-remaining: 0\nx-ratelimit-reset: 1795953605250\n", says{remaining(0), reset(5250 * time.Millisecond)}, 5250 * time.Millisecond},
 		{"reset in microseconds is nothing", "x-ratelimit-remaining: 0\nx-ratelimit-reset: 1795953605250000\n", says{remaining(0)}, 0},
+		{"reset within this second", "x-ratelimit-remaining: 0\nx-ratelimit-reset: 1795953600\n", says{remaining(0), reset(0)}, time.Second},
 		{"reset in the past", "x-ratelimit-remaining: 0\nx-ratelimit-reset: 1795953590\n", says{remaining(0), reset(0)}, 0},
 		{"reset against the origin's clock", "Date: Sun, 29 Nov 2026 12:00:30 GMT\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 1795953635\n", says{remaining(0), reset(5 * time.Second)}, 6 * time.Second},
 		{"reset as a date", "x-ratelimit-remaining: 0\nx-ratelimit-reset: 2026-11-29T12:00:05Z\n", says{remaining(0), reset(5 * time.Second)}, 6 * time.Second},
@@ -53,8 +56,8 @@ func TestQuota(t *testing.T) {
 		{"twice, the stricter counts", "x-ratelimit-limit: 10\nx-ratelimit-limit: 5\nx-ratelimit-remaining: 0\nx-ratelimit-remaining: 3\nx-ratelimit-reset: 7\nx-ratelimit-reset: 2\n", says{limit(5), remaining(0), reset(7 * time.Second)}, 7 * time.Second},
 		{"x-rate-limit", "x-rate-limit-limit: 15\nX-Rate-Limit-Remaining: 0\nx-rate-limit-reset: 1795954500\n", says{limit(15), remaining(0), reset(15 * time.Minute)}, 15*time.Minute + time.Second},
 		{"reset-after in spite of its size", "x-ratelimit-remaining: 0\nx-ratelimit-reset-after: 1000000\n", says{remaining(0), reset(1000000 * time.Second)}, 24 * time.Hour},
-		{"tokens run out before requests", "x-ratelimit-remaining-requests: 9\nx-ratelimit-reset-requests: 1s\nx-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 6m0s\n", says{remaining(9), reset(time.Second)}, 6 * time.Minute},
-		{"input and output tokens", "anthropic-ratelimit-input-tokens-remaining: 0\nanthropic-ratelimit-input-tokens-reset: 2026-11-29T12:00:10Z\nanthropic-ratelimit-output-tokens-limit: 7\nanthropic-ratelimit-output-tokens-remaining: 0\nanthropic-ratelimit-output-tokens-reset: 2026-11-29T12:00:20Z\n", says{remaining(0), reset(10 * time.Second)}, 21 * time.Second},
+		{"tokens run out before requests", "x-ratelimit-remaining-requests: 9\nx-ratelimit-reset-requests: 1s\nx-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 6m0s\n", says{remaining(9), reset(time.Second), toFull}, 6 * time.Minute},
+		{"input and output tokens", "anthropic-ratelimit-input-tokens-remaining: 0\nanthropic-ratelimit-input-tokens-reset: 2026-11-29T12:00:10Z\nanthropic-ratelimit-output-tokens-limit: 7\nanthropic-ratelimit-output-tokens-remaining: 0\nanthropic-ratelimit-output-tokens-reset: 2026-11-29T12:00:20Z\n", says{remaining(0), reset(10 * time.Second), toFull, other}, 21 * time.Second},
 		{"an unknown part", "x-ratelimit-limit-weather: 5\nanthropic-ratelimit-weather-limit: 5\nanthropic-ratelimit-limit: 5\nx-ratelimit-bucket: 5\n", nil, 0},
 		{"shopify overdrawn", "X-Shopify-Shop-Api-Call-Limit: 42/40\n", says{limit(40), remaining(0)}, 0},
 		{"shopify malformed", "X-Shopify-Shop-Api-Call-Limit: 42\n", nil, 0},
@@ -62,12 +65,18 @@ func TestQuota(t *testing.T) {
 		{"amazon", "x-amzn-RateLimit-Limit: 0.5\n", says{perSecond(0.5)}, 0},
 		{"amazon malformed", "x-amzn-RateLimit-Limit: 1e9\nx-amzn-RateLimit-Limit: inf\nx-amzn-RateLimit-Limit: 0.5/s\n", nil, 0},
 		{"amazon beside another", "x-amzn-RateLimit-Limit: 2\nratelimit-remaining: 3\n", says{remaining(3), perSecond(2)}, 0},
+		{"amazon, the slower counts", "x-amzn-RateLimit-Limit: 5\nx-amzn-RateLimit-Limit: 0.04512\nx-amzn-RateLimit-Limit: 2\n", says{perSecond(0.04512)}, 0},
+		{"amazon stopped", "x-amzn-RateLimit-Limit: 0\n", nil, 0},
 		{"draft before vendor", "x-ratelimit-limit: 1\nratelimit-limit: 2\n", says{limit(2)}, 0},
 
 		// RateLimit-Limit and the like.
 		{"window of the limit", "RateLimit-Limit: 100;w=21600\n", says{limit(100), window(6 * time.Hour)}, 0},
 		{"window of a later item", "RateLimit-Limit: 3, 10;w=1 ,3; burst=5; w=3600\n", says{limit(3), window(time.Hour)}, 0},
 		{"window of a policy", "RateLimit-Policy: 100;w=60\nRateLimit-Limit: 100\n", says{limit(100), window(time.Minute)}, 0},
+		{"window of a later policy", "RateLimit-Policy: 10;w=1, 100;w=60\nRateLimit-Limit: 100\n", says{limit(100), window(time.Minute)}, 0},
+		{"docker", "ratelimit-limit: 100;w=21600\nratelimit-remaining: 76;w=21600\ndocker-ratelimit-source: 192.0.2.1\n", says{limit(100), remaining(76), window(6 * time.Hour)}, 0},
+		{"lines that a proxy joined", "x-ratelimit-limit: 10, 5\nx-ratelimit-remaining: 4, 0\nx-ratelimit-reset: 3, 7\n", says{limit(10), remaining(0), reset(7 * time.Second)}, 7 * time.Second},
+		{"half a list", "x-ratelimit-remaining: 0,\nx-ratelimit-reset: 3, x\n", nil, 0},
 		{"window of another policy", "RateLimit-Policy: 10;w=60\nRateLimit-Limit: 100\n", says{limit(100)}, 0},
 		{"a list that breaks off", "RateLimit-Limit: 100, x\n", nil, 0},
 		{"a window too long", "RateLimit-Limit: 1;w=9999999999999\n", says{limit(1), window(longest)}, 0},
@@ -75,6 +84,7 @@ func TestQuota(t *testing.T) {
 		// RateLimit as a dictionary.
 		{"dictionary exhausted", "RateLimit: limit=10,remaining=0,\treset=7\n", says{limit(10), remaining(0), reset(7 * time.Second)}, 7 * time.Second},
 		{"dictionary with more", "RateLimit: limit=10, extra=5\n", says{limit(10)}, 0},
+		{"dictionary beside fields", "RateLimit-Limit: 8\nRateLimit: limit=10, remaining=3\nRateLimit-Remaining: 5\n", says{limit(8), remaining(3)}, 0},
 		{"dictionary malformed", "RateLimit: limit=10, remaining=x\n", nil, 0},
 		{"dictionary that breaks off", "RateLimit: limit=10,\n", nil, 0},
 
@@ -85,11 +95,14 @@ func TestQuota(t *testing.T) {
 		{"the item that leaves least", "RateLimit-Policy: \"hour\";q=1000;w=3600, \"day\";q=5000;w=86400\nRateLimit: \"hour\";r=998;t=3600, \"day\";r=100;t=4000\n", says{limit(5000), remaining(100), reset(4000 * time.Second), window(24 * time.Hour)}, 0},
 		{"equal items, the later reset", "RateLimit: \"a\";r=0;t=5, \"b\";r=0;t=9\n", says{remaining(0), reset(9 * time.Second)}, 9 * time.Second},
 		{"two lines", "RateLimit: \"a\";r=5;t=5\nRateLimit: \"b\";r=1;t=9\n", says{remaining(1), reset(9 * time.Second)}, 0},
-		{"more than are kept", "RateLimit: a;r=9, b;r=8, c;r=7, d;r=6, e;r=0;t=9\n", says{remaining(6)}, 0},
+		{"more than are kept", "RateLimit: a;r=9, b;r=8, c;r=7, d;r=6, e;r=0;t=9\n", says{remaining(6)}, 9 * time.Second},
 		{"escaped name", "RateLimit-Policy: \"a\\\"b\";q=7\nRateLimit: \"a\\\"b\";r=5\n", says{limit(7), remaining(5)}, 0},
 		{"a policy of another name", "RateLimit-Policy: \"a\";q=7\nRateLimit: \"b\";r=5\n", says{remaining(5)}, 0},
 		{"what is counted is named", "RateLimit-Policy: \"a\";q=7;qu=\"requests\"\nRateLimit: \"a\";r=5\n", says{limit(7), remaining(5)}, 0},
-		{"bytes are no requests, but can run out", "RateLimit-Policy: \"a\";q=7;qu=\"content-bytes\"\nRateLimit: \"a\";r=0;t=4\n", nil, 4 * time.Second},
+		{"bytes are no requests, but can run out", "RateLimit-Policy: \"a\";q=7;qu=\"content-bytes\"\nRateLimit: \"a\";r=0;t=4\n", says{limit(7), remaining(0), reset(4 * time.Second), other}, 4 * time.Second},
+		{"requests before bytes", "RateLimit-Policy: \"a\";q=7;qu=\"content-bytes\", \"b\";q=5\nRateLimit: \"a\";r=0;t=4, \"b\";r=2;t=1\n", says{limit(5), remaining(2), reset(time.Second)}, 4 * time.Second},
+		{"requests on the way", "RateLimit-Policy: \"a\";q=7;qu=\"concurrent-requests\"\nRateLimit: \"a\";r=3\n", says{limit(7), remaining(3), other}, 0},
+		{"partition keys", "RateLimit-Policy: \"a\";q=100;w=60;pk=:QUJD:\nRateLimit: \"a\";r=5;t=8;pk=:QUJD:\n", says{limit(100), remaining(5), reset(8 * time.Second), window(time.Minute)}, 0},
 		{"negative", "RateLimit: \"a\";r=-1;t=5\n", nil, 0},
 		{"sixteen digits", "RateLimit: \"a\";r=1000000000000000\n", nil, 0},
 		{"string that does not end", "RateLimit: \"a;r=1\n", nil, 0},

@@ -25,13 +25,14 @@ const (
 	OK Kind = iota
 	// Limited is the origin's word that this exit sends too much.
 	Limited
-	// Capacity is trouble of the origin that hits everyone (503, 529):
-	// another exit will not be treated better for having sent less.
+	// Capacity is trouble of the origin that hits everyone (503, 529, a limit
+	// that is shared with strangers): another exit will not be treated better
+	// for having sent less.
 	Capacity
 	// Challenge is a block to be solved by a browser. Waiting does not help.
 	Challenge
-	// ExitTrouble is an answer of the exit's provider to CONNECT; it says
-	// nothing about the destination.
+	// ExitTrouble is an answer of the exit's provider, to CONNECT or marked
+	// as its own; it says nothing about the destination.
 	ExitTrouble
 	// Error is a server error that is no limit: no reward, no penalty.
 	Error
@@ -57,6 +58,16 @@ func (k Kind) String() string {
 // MarshalText implements encoding.TextMarshaler with the text of String.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
+// Advice is what an answer says about sending the same request again.
+type Advice uint8
+
+// Advices.
+const (
+	NoAdvice Advice = iota
+	DoRetry
+	DoNotRetry
+)
+
 // Verdict is an answer, judged. The zero Verdict is an OK that says nothing.
 type Verdict struct {
 	Kind Kind
@@ -66,5 +77,23 @@ type Verdict struct {
 	// HasDelay reports whether a usable delay was given; it is Delay > 0.
 	// Without one the local back-off applies.
 	HasDelay bool
-	Quota    Quota
+	// Quota is what was told of the limit. Of an answer to CONNECT it is the
+	// exit's, and only told where Kind is ExitTrouble.
+	Quota Quota
+	// Exhausted is the time, from receipt, until which nothing is left, by an
+	// answer that may well be no limit itself: whole milliseconds, at most
+	// MaxDelay. The next request before it would be refused. HasExhausted is
+	// Exhausted > 0.
+	Exhausted    time.Duration
+	HasExhausted bool
+	// Cost is what the request did cost by Head.CostField: units, rounded up,
+	// at most 1e9.
+	Cost    uint64
+	HasCost bool
+	// Retry is what the answer says about sending the same request again.
+	Retry Advice
+	// Dialect is the name of the dialect that told the quota, or else of that
+	// which the answer speaks: "retry-after" if it told no more than a delay,
+	// empty if it told nothing.
+	Dialect string
 }

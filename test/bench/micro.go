@@ -14,8 +14,11 @@ import (
 	"strings"
 )
 
-// microPackages are the packages whose benchmarks are reported.
+// microPackages are the packages whose benchmarks are reported, and
+// microModule is the module of those that compare egressd with other limiters.
 var microPackages = []string{"./policy/...", "./userspace/...", "./loader"}
+
+const microModule = "test/bench/limiters"
 
 // micro is the result of one Go benchmark: the medians of its runs.
 type micro struct {
@@ -29,11 +32,12 @@ type micro struct {
 // measureMicro runs the benchmarks of microPackages, three times each. With an
 // error come the results until then.
 func measureMicro(ctx context.Context) ([]micro, error) {
-	log.Printf("Go benchmarks of %s", strings.Join(microPackages, ", "))
-	args := append([]string{"test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "0.5s", "-count", "3"}, microPackages...)
-	out, err := output(ctx, nil, "go", args...)
-	all, parseErr := parseMicro(out)
-	return all, errors.Join(err, parseErr)
+	log.Printf("Go benchmarks of %s, %s", strings.Join(microPackages, ", "), microModule)
+	flags := []string{"-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "0.5s", "-count", "3"}
+	out, err := output(ctx, nil, "go", append(append([]string{"test"}, flags...), microPackages...)...)
+	others, othersErr := output(ctx, nil, "go", append([]string{"-C", microModule, "test"}, flags...)...)
+	all, parseErr := parseMicro(append(out, others...))
+	return all, errors.Join(err, othersErr, parseErr)
 }
 
 var benchLine = regexp.MustCompile(`^(Benchmark\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)

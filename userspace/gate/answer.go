@@ -10,14 +10,9 @@ import (
 	"github.com/egressd/egressd/policy/verdict"
 )
 
-const (
-	// slowest is the interval of the rate under which no penalty slows a lane
-	// whose budget allows more: one in two seconds.
-	slowest = 2 * time.Second
-	// lightly is how long trouble of capacity, or of an exit, closes a lane
-	// when no delay was given.
-	lightly = time.Second
-)
+// lightly is how long trouble of capacity, or of an exit, closes a lane when
+// no delay was given.
+const lightly = time.Second
 
 // Done reports the answer to a dispatched request, received at now. rnd is
 // uniform in [0, 1): it places the reopening within the budget's spread.
@@ -32,7 +27,7 @@ func (g *Gate) Done(w *Waiter, v verdict.Verdict, rnd float64, now ledger.Time) 
 	}
 	lanes := w.lanes[:w.n]
 	for i, l := range lanes {
-		l.Cell.Settle(w.grants[i], now, &l.Slack)
+		l.Settle(&w.grants[i], now)
 	}
 	switch v.Kind {
 	case verdict.OK:
@@ -45,7 +40,7 @@ func (g *Gate) Done(w *Waiter, v verdict.Verdict, rnd float64, now ledger.Time) 
 			}
 		}
 		if i := w.target(); i >= 0 {
-			g.penalize(lanes[i], w.grants[i], v, rnd, now)
+			g.penalize(lanes[i], &w.grants[i], v, rnd, now)
 		}
 	case verdict.Capacity:
 		if i := w.target(); i >= 0 {
@@ -72,7 +67,7 @@ func (g *Gate) Abort(w *Waiter, refund bool, now ledger.Time) {
 	}
 	if refund {
 		for i, l := range w.lanes[:w.n] {
-			l.Cell.Refund(w.grants[i], now)
+			l.Return(w.grants[i], now)
 		}
 		g.wake(w.lanes[:w.n]...)
 	}
@@ -86,7 +81,7 @@ func (w *Waiter) release() bool {
 	}
 	w.phase = idle
 	for _, l := range w.lanes[:w.n] {
-		l.InFlight.Add(-1)
+		l.Release()
 	}
 	return true
 }
@@ -108,10 +103,7 @@ func (g *Gate) reward(w *Waiter, now ledger.Time) {
 			continue
 		}
 		probe = probe || w.grants[i].Probe
-		if l.Cell.Epoch.Load() == w.grants[i].Epoch {
-			l.Absolve()
-		}
-		if l.Cell.Reward(now, w.grants[i].Epoch, l.Budget().Recovery.Step) {
+		if l.Reward(&w.grants[i], w.sent > w.entered || l.Waiting.Load() > 0, now) {
 			g.emit(policy.Event{At: now, Kind: policy.EventReopened, Lane: l.ID()})
 			g.cfg.Logger.Info("lane reopened", "lane", l.ID())
 			probe = true
@@ -137,7 +129,7 @@ func (g *Gate) endProbes(w *Waiter) {
 }
 
 // penalize does what a limit does to a lane.
-func (g *Gate) penalize(l *policy.Lane, grant ledger.Grant, v verdict.Verdict, rnd float64, now ledger.Time) {
+func (g *Gate) penalize(l *policy.Lane, grant *policy.Grant, v verdict.Verdict, rnd float64, now ledger.Time) {
 	c, b := l.Cell, l.Budget()
 	c.Limited.Add(1)
 	strikes := l.Strikes()
@@ -147,9 +139,8 @@ func (g *Gate) penalize(l *policy.Lane, grant ledger.Grant, v verdict.Verdict, r
 	delay := b.Cooldown.Cooling(v.Delay, strikes)
 	before := ledger.Time(c.OpenUntil.Load())
 	until := now.Add(delay + b.Cooldown.Later(delay, rnd))
-	slowed := c.Penalize(now, grant.Epoch, until, b.Recovery.Factor, slowest)
+	slowed := l.Penalize(grant, until, now)
 	if slowed {
-		l.Strike()
 		g.cfg.Logger.Info("lane closed and slowed", "lane", l.ID(), "for", until.Sub(now), "asked", v.HasDelay)
 	}
 	if slowed || until > before {
@@ -241,7 +232,7 @@ func (g *Gate) review(l *policy.Lane) {
 	ahead := uint64(0)
 	for s := q.members.head; s != nil; {
 		next := s.links[memberLinks].next
-		after := l.Cell.After(now, ahead)
+		after := l.After(now, ahead)
 		if now.Add(after) > s.ticket.deadline && l.Enforced() {
 			g.refuse(s.ticket, policy.RefusedMaxWait, l, after)
 		} else {

@@ -70,6 +70,11 @@ type Waiter struct {
 	// undone by Leave, from any goroutine, without locks held. Outcome then
 	// tells the decision.
 	Notify func()
+	// Client is who the request came from, where a budget's queue is fair.
+	Client policy.Client
+	// Since, when not zero, is when the request first came: the longest wait
+	// that its budgets allow counts from then, not from Enter.
+	Since ledger.Time
 	// Tally and Meter are what the waiter is counted by. nil means those of
 	// its first lane.
 	Tally *policy.Tally
@@ -78,11 +83,11 @@ type Waiter struct {
 	outcome  Outcome
 	phase    phase
 	n        int
-	enforced uint8 // bit i: lanes[i] may hold it
+	enforced uint16 // bit i: lanes[i] may hold it
 	entered  ledger.Time
 	sent     ledger.Time // when it was dispatched
 	lanes    [policy.MaxLanes]*policy.Lane
-	grants   [policy.MaxLanes]ledger.Grant
+	grants   [policy.MaxLanes]policy.Grant
 	ticket   *ticket // while queued
 	done     chan struct{}
 }
@@ -197,27 +202,29 @@ func (w *Waiter) take(now ledger.Time) bool {
 		// takes in between.
 		for i, l := range w.lanes[:w.n] {
 			if w.held(i) {
-				if _, ready := l.Cell.Peek(now); !ready {
+				if _, ready := l.Peek(now); !ready {
 					return false
 				}
 			}
 		}
 	}
 	for i, l := range w.lanes[:w.n] {
-		grant, _, ok := l.Cell.Take(now, 1)
+		grant, _, ok := l.Take(now)
 		w.grants[i] = grant
-		if ok {
-			continue
-		}
-		if w.held(i) {
+		switch {
+		case ok:
+		case w.held(i):
 			for k := i - 1; k >= 0; k-- {
-				w.lanes[k].Cell.Refund(w.grants[k], now)
+				w.lanes[k].Return(w.grants[k], now)
+				w.lanes[k].Release()
 			}
 			return false
+		default:
+			l.Overrun()
 		}
 	}
 	for i, l := range w.lanes[:w.n] {
-		if !w.held(i) && w.grants[i] == (ledger.Grant{}) {
+		if !w.held(i) && w.grants[i].Cost == 0 {
 			l.Cell.Held.Add(1) // would have been
 		}
 	}
@@ -233,7 +240,6 @@ func (g *Gate) dispatch(w *Waiter, now ledger.Time) {
 	w.outcome.State = Granted
 	tally, meter := w.Tally, w.Meter
 	for _, l := range w.lanes[:w.n] {
-		l.InFlight.Add(1)
 		if tally == nil {
 			tally = l.Tally
 		}

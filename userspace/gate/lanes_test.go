@@ -212,7 +212,7 @@ func TestRollback(t *testing.T) {
 	r := w.enter("r", "a", "direct")
 	w.until(sec)
 	w.mustBe(Queued, r)
-	if _, ready := lanes[0].Cell.Peek(w.now); !ready || lanes[0].Cell.Granted.Load() != 0 {
+	if _, ready := lanes[0].Cell.Peek(w.now, 1); !ready || lanes[0].Cell.Granted.Load() != 0 {
 		t.Errorf("ready, granted = %v, %d, want true, 0", ready, lanes[0].Cell.Granted.Load())
 	}
 	w.until(2250 * ms) // it always looked as if it were about to go

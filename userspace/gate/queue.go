@@ -133,13 +133,12 @@ func (q *queue) peek(now ledger.Time) (wait time.Duration, ready bool) {
 	if !q.lane.Enforced() {
 		return 0, true
 	}
-	return q.lane.Cell.Peek(now)
+	return q.lane.Peek(now)
 }
 
 // isClosed reports whether the lane waits for more than its pace.
 func (q *queue) isClosed(now ledger.Time) bool {
-	c := q.lane.Cell
-	return q.lane.Enforced() && (now < ledger.Time(c.OpenUntil.Load()) || c.Probing())
+	return q.lane.Enforced() && q.lane.Blocked(now)
 }
 
 // enqueue is Enter where w cannot simply go.
@@ -191,7 +190,7 @@ func (g *Gate) foresee(w *Waiter, now ledger.Time) (reason policy.Refusal, lane 
 			full = l
 		}
 		most = min(most, limits.MaxWait)
-		if d := l.Cell.After(now, uint64(ahead)); slow == nil || d > after {
+		if d := l.After(now, uint64(ahead)); slow == nil || d > after {
 			slow, after = l, d
 		}
 	}
@@ -240,7 +239,11 @@ func (g *Gate) arrange(t *ticket) {
 	for i := range t.spots[:t.n] {
 		t.spots[i].ticket, t.spots[i].i = t, i
 	}
-	t.deadline = t.w.entered.Add(most)
+	since := t.w.entered
+	if t.w.Since != 0 {
+		since = t.w.Since
+	}
+	t.deadline = since.Add(most)
 	t.grace = most / 8
 }
 
@@ -253,8 +256,8 @@ func (t *ticket) pardon(now ledger.Time) bool {
 		return false
 	}
 	for i := range t.spots[:t.n] {
-		c := t.spots[i].queue.lane.Cell
-		if c.Probing() || c.After(now, 0) > t.grace {
+		l := t.spots[i].queue.lane
+		if l.Stuck() || l.After(now, 0) > t.grace {
 			return false
 		}
 	}
@@ -265,7 +268,7 @@ func (t *ticket) pardon(now ledger.Time) bool {
 // slower is the order of turns. It must not change while anyone waits, which
 // is why it is the base interval that counts.
 func slower(a, b *policy.Lane) bool {
-	return a.Cell.BaseInterval.Load() > b.Cell.BaseInterval.Load()
+	return a.Pace() > b.Pace()
 }
 
 func (g *Gate) recycle(t *ticket) {
@@ -384,7 +387,7 @@ func (g *Gate) advance(q *queue) {
 func (t *ticket) expect(now ledger.Time) (lane *policy.Lane, after time.Duration) {
 	for i := range t.spots[:t.n] {
 		l := t.spots[i].queue.lane
-		if d := l.Cell.After(now, 0); lane == nil || d > after {
+		if d := l.After(now, 0); lane == nil || d > after {
 			lane, after = l, d
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -50,6 +51,8 @@ func (c *conn) admitOpaque(host string) {
 
 func (c *conn) enter() {
 	c.wrote = false
+	c.arrived = c.l.p.cfg.Now()
+	c.waiter.Since = 0
 	if len(c.lanes) == 0 {
 		c.goAhead()
 		return
@@ -57,7 +60,7 @@ func (c *conn) enter() {
 	if named := c.l.p.cfg.Named; named != nil && c.first {
 		named(c.flow.Dest, c.lanes[0].Label)
 	}
-	switch out := c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, c.l.p.cfg.Now()); out.State {
+	switch out := c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, c.arrived); out.State {
 	case gate.Granted:
 		c.admitted = true
 		c.goAhead()
@@ -87,7 +90,11 @@ func (c *conn) decided() {
 		}
 		c.goAhead()
 	case gate.Refused:
-		c.refuse(out)
+		if c.owed() {
+			c.fallBack()
+		} else {
+			c.refuse(out)
+		}
 	}
 	if !c.closed {
 		c.advance()
@@ -137,25 +144,41 @@ func (c *conn) badRequest(err error) {
 	}), false)
 }
 
-// answered tells the gate what the origin said. head is the response head, or
-// nil if it could not be read.
-func (c *conn) answered(head []byte) {
+// answered tells the gate what the origin said, and returns what that means.
+// head is the response head, or nil if it could not be read.
+func (c *conn) answered(head []byte) (v verdict.Verdict) {
 	t := c.tally()
 	if head == nil {
 		t.CountError()
+		if c.admitted {
+			c.hold(false)
+		}
 		c.forsake()
-		return
+		return v
 	}
 	t.CountCode(c.resp.Status)
 	if !c.admitted {
-		return
+		return v
 	}
 	c.admitted = false
-	v := verdict.Verdict{}
-	if c.resp.Status >= 300 {
+	if c.resp.Status >= 300 || c.believes() {
 		v = c.judge(head)
 	}
+	c.hold(c.resp.Tunnel)
 	c.l.p.cfg.Gate.Done(&c.waiter, v, rand.Float64(), c.l.p.cfg.Now())
+	return v
+}
+
+// believes reports whether fields of a success say anything to the lanes of the
+// pending request.
+func (c *conn) believes() bool {
+	for _, l := range c.lanes {
+		b := l.Budget()
+		if l.Enforced() && (!b.HeadersOff || b.Cost.Header != "") {
+			return true
+		}
+	}
+	return false
 }
 
 // judge makes a verdict of a response head.
@@ -166,12 +189,42 @@ func (c *conn) judge(head []byte) verdict.Verdict {
 		rule := l.Budget()
 		statuses = rule.Cooldown.Statuses
 		h.RetryAfterOnly = rule.HeadersOff
+		if h.Only = rule.Dialect; h.Only == nil {
+			h.Dialects = c.l.p.cfg.Engine.Policy().Dialects
+		}
+	}
+	for _, l := range c.lanes {
+		if h.CostField == "" {
+			h.CostField = l.Budget().Cost.Header
+		}
 	}
 	http1.Fields(head, func(name, value []byte) bool {
 		h.Field(name, value)
 		return true
 	})
 	return h.Verdict(statuses)
+}
+
+// hold has lanes that bound what is under way at once count the connection
+// until it ends, not until its first answer: those that count connections, and
+// all of one whose inside is not seen (all). It comes before the waiter is
+// reported, so that the count never dips.
+func (c *conn) hold(all bool) {
+	for _, l := range c.lanes {
+		if l.Counts() && (all || l.Budget().Unit == policy.Connections) && !slices.Contains(c.holds, l) {
+			l.Hold()
+			c.holds = append(c.holds, l)
+		}
+	}
+}
+
+// unhold ends what hold began.
+func (c *conn) unhold() {
+	for _, l := range c.holds {
+		l.Release()
+		c.l.p.cfg.Gate.Wake(l)
+	}
+	c.holds = c.holds[:0]
 }
 
 // forsake leaves the gate: a held connection gives up its place, a dispatched

@@ -23,6 +23,7 @@ const (
 	rqHeld                        // the request, or the whole connection, is in its gate
 	rqDial                        // it may go; the upstream connection is being made
 	rqSend                        // the request is being forwarded
+	rqReplay                      // its copy is being sent again
 	rqDone                        // it was forwarded whole
 	rqDiscard                     // it was answered here; its body is read and dropped
 	rqTunnel                      // bytes go through as they are
@@ -36,6 +37,8 @@ const (
 	rsIdle   responseState = iota // no answer is owed
 	rsHead                        // a response head is awaited
 	rsBody                        // the body is being forwarded
+	rsKeep                        // the answer is held back until it is whole
+	rsKept                        // it is whole
 	rsDone                        // the answer was read whole
 	rsTunnel                      // bytes go through as they are
 )
@@ -96,13 +99,18 @@ type conn struct {
 	first   bool   // no request was admitted yet
 
 	waiter   gate.Waiter
+	arrived  ledger.Time // when the pending request first came to its gate
 	lanes    []*policy.Lane
-	admitted bool // the waiter was granted and has had no answer yet
-	wrote    bool // bytes of the admitted request have been written upstream
+	holds    []*policy.Lane // count the connection until it ends
+	admitted bool           // the waiter was granted and has had no answer yet
+	wrote    bool           // bytes of the admitted request have been written upstream
 	requests int
 	sent     int64 // bytes forwarded to the origin, and back, since the last note
 	received int64
 	own      int // bytes of our own answer, first in up.buf: nobody sent them
+
+	again *replay // the pending request's copy, if it may have to be repeated
+	kept  int     // bytes of the answer held back, in up.buf behind what may be handed on
 }
 
 func newConn(l *loop, slot int32, fd int, ns *dial.Netns, flow policy.Flow, remote netip.AddrPort) *conn {
@@ -116,6 +124,7 @@ func newConn(l *loop, slot int32, fd int, ns *dial.Netns, flow policy.Flow, remo
 	c.timer.fire = c.timedOut
 	c.waiter.Meter = l.p.cfg.Engine.Meter(flow.Exit) // lanes need not tell exits apart
 	c.waiter.Notify = func() { l.postGranted(c) }
+	c.waiter.Client = policy.Client{Process: flow.PID, UID: flow.UID, Cgroup: flow.Cgroup}
 	return c
 }
 
@@ -294,6 +303,8 @@ func (c *conn) end(resetClient, resetUp bool) {
 	}
 	c.closed = true
 	c.forsake()
+	c.forget()
+	c.unhold()
 	c.note()
 	c.l.timers.stop(&c.timer)
 	if resetClient {
@@ -325,7 +336,12 @@ func (c *conn) end(resetClient, resetUp bool) {
 
 // timedOut is called by the loop when the connection's timer is due.
 func (c *conn) timedOut() {
-	if c.torn {
+	switch {
+	case c.torn:
+		c.advance()
+		return
+	case c.keeping():
+		c.passOn()
 		c.advance()
 		return
 	}
@@ -360,7 +376,7 @@ func (c *conn) timedOut() {
 // waits for the answer. If it closed its socket, no event would tell before
 // the origin says something.
 func (c *conn) watchClient() {
-	if !c.client.eof {
+	if !c.client.hup {
 		return
 	}
 	if !c.stillThere() {

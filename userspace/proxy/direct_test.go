@@ -460,16 +460,17 @@ type stage struct {
 	proxy  *bench
 }
 
-func newStage(t testing.TB, rate policy.Rate) *stage {
+func newStage(t testing.TB, shape func(*policy.Budget)) *stage {
 	t.Helper()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ln.Close() })
-	rule := budget("", rate)
+	rule := budget("", plenty)
 	rule.Match.Hosts = []policy.HostPattern{{Any: true}}
 	rule.Per = 0
+	shape(rule)
 	return &stage{ln.(*net.TCPListener), start(t, rule)}
 }
 
@@ -508,15 +509,28 @@ func (st *stage) compare(t *testing.T, seed uint64) {
 	}
 }
 
-// TestLikeDirect plays some hundred scripts, with and without a gate that
-// holds what it can.
+// free holds nothing.
+func free(*policy.Budget) {}
+
+// held holds what it can.
+func held(r *policy.Budget) { r.Rate = perSecond(400) }
+
+// owing holds back what it can: many answers would be reason to repeat the
+// request, but there is no time for that, so that they are given after all.
+func owing(r *policy.Budget) {
+	r.Cooldown.Statuses = []int{599}
+	r.Queue.MaxWait = 1
+	r.Retry = policy.Retry{Absorb: true, Attempts: 2, MaxBody: 64 << 10, Statuses: []int{200, 404, 500}}
+}
+
+// TestLikeDirect plays some hundred scripts, through gates of several kinds.
 func TestLikeDirect(t *testing.T) {
 	const scripts, actors = 400, 8
-	for name, rate := range map[string]policy.Rate{"free": plenty, "held": perSecond(400)} {
+	for name, shape := range map[string]func(*policy.Budget){"free": free, "held": held, "owing": owing} {
 		t.Run(name, func(t *testing.T) {
 			var wg sync.WaitGroup
 			for k := range uint64(actors) {
-				st := newStage(t, rate)
+				st := newStage(t, shape)
 				wg.Go(func() {
 					for seed := k; seed < scripts && !t.Failed(); seed += actors {
 						st.compare(t, seed)
@@ -533,6 +547,10 @@ func FuzzLikeDirect(f *testing.F) {
 	for seed := range uint64(8) {
 		f.Add(seed)
 	}
-	st := newStage(f, plenty)
-	f.Fuzz(func(t *testing.T, seed uint64) { st.compare(t, seed) })
+	stages := []*stage{newStage(f, free), newStage(f, owing)}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		for _, st := range stages {
+			st.compare(t, seed)
+		}
+	})
 }

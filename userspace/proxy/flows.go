@@ -69,7 +69,7 @@ func (c *conn) stateName() string {
 		return "held"
 	case rqDial:
 		return "connecting"
-	case rqSend:
+	case rqSend, rqReplay:
 		return "sending"
 	case rqDone, rqLinger:
 		return "answering"

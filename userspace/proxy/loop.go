@@ -293,6 +293,10 @@ func (l *loop) drained() bool {
 		case c == nil:
 		case c.idle():
 			c.finish() // as any server ends a connection that it has no use for
+		case c.rq == rqHeld && c.owed():
+			c.fallBack()
+			c.advance()
+			done = false
 		case c.rq == rqHeld || c.rq == rqSniff:
 			c.abort() // nothing of the exchange has reached the origin
 		default:

@@ -78,6 +78,7 @@ type Proxy struct {
 	loops    []*loop
 	next     atomic.Uint32 // round robin over loops
 	conns    atomic.Int64
+	kept     atomic.Int64 // bytes that replays keep
 	maxConns int64
 	closing  atomic.Bool
 

@@ -14,11 +14,16 @@ import (
 func (c *conn) fromClient() (moved bool) {
 	s := &c.client
 	switch c.rq {
-	case rqHeld, rqDial:
+	case rqHeld, rqDial, rqReplay:
 		// Bytes beyond the request wait in the kernel. Only whether the client
-		// is there is of interest: one that left costs nothing yet.
-		if s.hup && s.readable && !c.stillThere() {
-			c.end(false, false)
+		// is there is of interest: one that left costs nothing yet. If it ended
+		// its sending first, no event tells when it does.
+		if s.hup && s.readable {
+			if !c.stillThere() {
+				c.end(false, false)
+			} else if c.timer.index == 0 {
+				c.l.timers.start(&c.timer, c.l.now.Add(watchTime))
+			}
 		}
 		return false
 	case rqDone:
@@ -71,6 +76,7 @@ func (c *conn) look() (moved bool) {
 			} else if n == 0 {
 				return moved
 			}
+			c.copyRequest(fresh[:n])
 		case rqDiscard:
 			n, done, err := c.reqBody.Scan(fresh)
 			s.r += n
@@ -186,6 +192,7 @@ func (c *conn) answer(response []byte, keep bool) {
 
 // nextRequest makes the connection ready for another exchange.
 func (c *conn) nextRequest() {
+	c.forget()
 	c.rq, c.rs, c.seen = rqHead, rsIdle, 0
 }
 
@@ -193,6 +200,7 @@ func (c *conn) nextRequest() {
 // read the answer: closing with unread bytes would reset the connection.
 func (c *conn) linger() {
 	c.forsake()
+	c.forget()
 	c.rq = rqLinger
 	c.discard()
 	c.dropUpstream()

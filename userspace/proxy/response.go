@@ -9,7 +9,18 @@ import (
 
 // toUpstream hands on what the origin may have.
 func (c *conn) toUpstream() (moved bool) {
-	if c.client.ok == 0 || !c.connected || c.up.fd < 0 {
+	cl := &c.client
+	switch {
+	case c.rq == rqReplay:
+		return c.sendAgain()
+	case cl.ok == 0:
+		return false
+	case c.again != nil && (c.up.broken || c.up.fd < 0): // only the copy is still wanted
+		cl.r += cl.ok
+		cl.ok = 0
+		c.release(cl)
+		return true
+	case !c.connected || c.up.fd < 0:
 		return false
 	}
 	moved, errno := c.drain(&c.client, &c.up, &c.sent)
@@ -28,15 +39,28 @@ func (c *conn) upstreamWriteFailed(errno unix.Errno) {
 	u := &c.up
 	u.readable, u.shut, u.broken = true, true, true
 	u.reset = errno != unix.EPIPE // that is: it came behind a FIN
-	if c.rq == rqDone {
-		c.client.r += c.client.ok // what follows are other requests
+	switch {
+	case c.rq == rqReplay:
+		c.again.left = nil
+		c.rq = rqDone
+		if c.rs != rsHead && !c.keeping() {
+			c.forget()
+		}
+	case c.rq == rqDone, c.again != nil && (c.rs == rsHead || c.keeping()):
+		// What follows are other requests, or it is the rest of one that may be
+		// repeated.
+		c.client.r += c.client.ok
 		c.client.ok = 0
 		c.release(&c.client)
-		return
+	default:
+		c.nowhere()
 	}
+}
+
+// nowhere drops the rest of a request's body, which has nowhere to go.
+func (c *conn) nowhere() {
 	c.discard()
 	if c.rq == rqSend {
-		// The rest of the body has nowhere to go.
 		c.rq = rqLinger
 		c.l.timers.start(&c.timer, c.l.now.Add(lingerTime))
 	}
@@ -58,22 +82,24 @@ func (c *conn) fromUpstream() (moved bool) {
 			return false
 		}
 	}
-	return c.lookBack() || moved
+	moved = c.lookBack() || moved
+	return !c.closed && c.keepOn() || moved
 }
 
 // lookBack interprets the origin's bytes.
 func (c *conn) lookBack() (moved bool) {
 	s := &c.up
-	for !c.closed && s.pending() > s.ok {
-		fresh := s.buf[s.r+s.ok : s.w]
+	for !c.closed && s.pending() > s.ok+c.kept {
+		fresh := s.buf[s.r+s.ok+c.kept : s.w]
 		switch c.rs {
 		case rsHead:
 			if !c.responseHead(fresh) {
 				if !s.eof {
 					return grow(c.l, s) || moved // ParseResponse itself refuses a head that is too long
 				}
-				c.answered(nil)
-				c.unframed()
+				if !c.unanswered() {
+					c.unframed()
+				}
 			}
 		case rsBody:
 			n, done, err := c.resBody.Scan(fresh)
@@ -88,6 +114,16 @@ func (c *conn) lookBack() (moved bool) {
 			} else if n == 0 {
 				return moved
 			}
+		case rsKeep:
+			n, done, err := c.resBody.Scan(fresh)
+			c.kept += n
+			if err != nil {
+				c.passOn()
+			} else if done {
+				c.rs = rsKept
+			}
+		case rsKept:
+			return moved
 		case rsTunnel:
 			s.ok = s.pending()
 		case rsIdle:
@@ -128,8 +164,9 @@ func (c *conn) unframed() {
 func (c *conn) responseHead(b []byte) bool {
 	n, err := http1.ParseResponse(&c.resp, b, c.seen, c.kind)
 	if err != nil {
-		c.answered(nil)
-		c.unframed()
+		if !c.unanswered() {
+			c.unframed()
+		}
 		return true
 	}
 	if n == 0 {
@@ -137,22 +174,25 @@ func (c *conn) responseHead(b []byte) bool {
 		return false
 	}
 	c.seen = 0
-	c.up.ok += n
 	switch {
 	case c.resp.Tunnel:
+		c.up.ok += n
 		c.answered(b[:n])
 		c.rs = rsTunnel
 		c.rq = rqTunnel
 		c.client.ok = c.client.pending()
 	case c.resp.Interim:
-		// The final answer follows.
+		c.up.ok += n // the final answer follows
+	case c.absorbs(c.answered(b[:n]), b[:n]):
+		c.keep(n)
 	default:
-		c.answered(b[:n])
+		c.up.ok += n
 		c.resBody = c.resp.Body
 		c.rs = rsBody
 		if c.resBody.Done() {
 			c.rs = rsDone
 		}
+		c.answering()
 	}
 	return true
 }
@@ -190,6 +230,9 @@ func (c *conn) turn() (moved bool) {
 	switch {
 	case c.torn:
 		return c.tear()
+	case c.rs == rsKept && (c.rq == rqDone || c.rq == rqReplay):
+		c.repeat()
+		return true
 	case c.rs == rsDone && c.rq == rqDone && !c.resp.Close && !c.l.draining:
 		c.note()
 		c.nextRequest()
@@ -198,7 +241,7 @@ func (c *conn) turn() (moved bool) {
 		// The last answer of this connection is with the client.
 		c.part()
 		return true
-	case c.rs == rsDone && c.rq == rqSend && c.resp.Close:
+	case c.rs == rsDone && (c.rq == rqSend || c.rq == rqReplay) && c.resp.Close:
 		c.linger()
 		return true
 	case c.rq == rqLinger && up.fd < 0 && !cl.shut:
@@ -247,7 +290,7 @@ func (c *conn) upstreamEnded() bool {
 			return true
 		}
 		return false
-	case c.rq == rqSend && (c.rs == rsDone || c.rs == rsBody || c.rs == rsTunnel):
+	case (c.rq == rqSend || c.rq == rqReplay) && (c.rs == rsDone || c.rs == rsBody || c.rs == rsTunnel):
 		// Answered early, and gone.
 		c.linger()
 		return true
@@ -255,8 +298,8 @@ func (c *conn) upstreamEnded() bool {
 		c.dropUpstream()
 		return true
 	default:
-		if c.rs == rsHead {
-			c.answered(nil)
+		if c.rs == rsHead && c.unanswered() {
+			return true
 		}
 		c.part()
 		return true
@@ -289,7 +332,7 @@ func (c *conn) clientEnded() bool {
 		c.l.timers.stop(&c.timer)
 		c.admitOpaque(c.flow.Dest.Addr().String())
 		return true
-	case rqHeld, rqDial:
+	case rqHeld, rqDial, rqReplay:
 		return false // the end comes after the request
 	case rqDone:
 		if c.client.pending() > 0 {
@@ -300,6 +343,7 @@ func (c *conn) clientEnded() bool {
 		// say.
 		c.rq = rqDone
 		c.resp.Close = true
+		c.giveUp()
 	case rqTunnel:
 		if c.client.pending() > 0 {
 			return false
@@ -329,19 +373,26 @@ func (c *conn) clientBroke() { c.end(false, true) }
 // upstreamBroke: the origin reset its connection. The client sees the same,
 // after the bytes that came before.
 func (c *conn) upstreamBroke() {
-	if c.rs == rsIdle && c.rq == rqHeld && !(c.opaque && c.up.pending() > 0) {
+	switch {
+	case c.rs == rsIdle && c.rq == rqHeld && !(c.opaque && c.up.pending() > 0):
 		c.forgetUpstream()
-		return
+	case c.rs == rsKept:
+		c.dropUpstream() // the answer is whole
+	case c.rs == rsKeep && c.owed():
+		c.fallBack()
+	default:
+		c.breakOff()
 	}
-	c.breakOff()
 }
 
 // breakOff resets the client's connection once it has what came before.
 func (c *conn) breakOff() {
-	if c.rs == rsHead {
-		c.answered(nil)
+	if c.rs == rsHead && c.unanswered() {
+		return
 	}
 	c.forsake()
+	c.forget()
+	c.kept = 0
 	c.up.ok = c.up.pending()
 	c.torn, c.rq = true, rqLinger
 	c.discard()

@@ -22,7 +22,14 @@ import (
 // TestSoak has clients of all manners, and an origin with manners of its own,
 // at it for some seconds, with a gate that holds and refuses. Afterwards
 // nothing may be left, and every unit be accounted for.
-func TestSoak(t *testing.T) {
+func TestSoak(t *testing.T) { soak(t, policy.Retry{}) }
+
+// TestSoakRetries is TestSoak with a rule that repeats requests.
+func TestSoakRetries(t *testing.T) {
+	soak(t, policy.Retry{Absorb: true, Attempts: 3, MaxBody: 32 << 10, Statuses: []int{503}})
+}
+
+func soak(t *testing.T, retry policy.Retry) {
 	const (
 		clients = 60
 		span    = 4 * time.Second
@@ -48,6 +55,16 @@ func TestSoak(t *testing.T) {
 			case 3:
 				io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall of it")
 				return
+			case 4:
+				io.WriteString(c, "HTTP/1.1 503 Busy\r\nConnection: close\r\n\r\nlater") // before it has read the body
+				return
+			case 5:
+				io.WriteString(c, "HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\nlat")
+				return
+			case 6, 7, 8, 9:
+				io.Copy(io.Discard, req.Body)
+				io.WriteString(c, "HTTP/1.1 503 Busy\r\nRetry-After-Ms: 1\r\nContent-Length: 5\r\n\r\nlater")
+				continue
 			}
 			io.Copy(io.Discard, req.Body)
 			if rnd.IntN(10) == 0 {
@@ -61,6 +78,7 @@ func TestSoak(t *testing.T) {
 	})
 	rule := budget("origin.test", perSecond(2000))
 	rule.Queue.MaxWait = 25 * time.Millisecond
+	rule.Retry = retry
 	b := start(t, rule)
 	b.connect(dest).Close() // whatever is made once is made
 	waitFor(t, "no connections", func() bool { return len(b.Flows()) == 0 })
@@ -92,13 +110,21 @@ func TestSoak(t *testing.T) {
 		<-done
 	}
 	waitFor(t, fmt.Sprintf("%d descriptors and %d of pipes", before, pipes), func() bool { return descriptors(t) <= before+pipes })
+	kept := b.kept.Load()
+	if kept != 0 {
+		t.Errorf("%d bytes of requests are kept, want none", kept)
+	}
 	if stock > clients*4 {
 		t.Errorf("%d buffers in stock, want at most two for each of %d connections, on each loop", stock, clients)
 	}
 	// A unit is spent by each request of which anything was written. Nearly all
 	// of those arrive whole: a reset may overtake one.
 	granted := int64(lane.Cell.Granted.Load())
-	t.Logf("%d granted, %d reached the origin, %d answered, %d refused", granted, seen.Load(), answers.Load(), refused.Load())
+	retried := lane.Tally.Retried()
+	t.Logf("%d granted, %d reached the origin, %d answered, %d refused, %d repeated", granted, seen.Load(), answers.Load(), refused.Load(), retried)
+	if (retried > 0) != retry.Absorb || retried > uint64(granted)/5+3 {
+		t.Errorf("%d of %d were repeated, want at most a fifth, and none unless asked to", retried, granted)
+	}
 	if lost := granted - seen.Load(); lost < 0 || lost > 5 {
 		t.Errorf("granted %d, but the origin saw %d", granted, seen.Load())
 	}

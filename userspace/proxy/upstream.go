@@ -35,10 +35,12 @@ func (c *conn) goAhead() {
 
 // begin forwards what was let through, over the connection that stands.
 func (c *conn) begin() {
+	opening := c.first
 	c.first = false
 	if c.opaque {
 		if c.admitted {
 			// No answer will be seen that could be a verdict.
+			c.hold(true)
 			c.admitted = false
 			c.l.p.cfg.Gate.Abort(&c.waiter, false, c.l.p.cfg.Now())
 		}
@@ -49,11 +51,16 @@ func (c *conn) begin() {
 	}
 	c.requests++
 	c.rs = rsHead
+	if c.again != nil {
+		c.resend()
+		return
+	}
 	c.rq = rqSend
 	c.client.ok = c.req.Len
 	if c.reqBody.Done() {
 		c.rq = rqDone
 	}
+	c.remember(opening)
 }
 
 // dial starts the upstream connection. It reports false when the connection
@@ -92,14 +99,18 @@ func (c *conn) dialed() {
 // shows the kernel's own error.
 func (c *conn) unreachable(err error) {
 	p := c.l.p
-	if e := p.cfg.Kernel.Negative(c.flow.Netns, c.flow.Dest, c.l.now.Add(negativeTime)); e != nil {
-		p.cfg.Logger.Warn("next connection cannot go untouched", "dest", c.flow.Dest, "err", e)
-	}
 	kind := policy.EventUnreachable
 	if errors.Is(err, dial.ErrExit) {
 		kind = policy.EventExitMismatch
 	}
 	p.event(policy.Event{At: c.l.now, Kind: kind, Lane: c.laneID(), Detail: c.flow.Dest.String() + ": " + err.Error()})
+	if c.owed() {
+		c.fallBack()
+		return
+	}
+	if e := p.cfg.Kernel.Negative(c.flow.Netns, c.flow.Dest, c.l.now.Add(negativeTime)); e != nil {
+		p.cfg.Logger.Warn("next connection cannot go untouched", "dest", c.flow.Dest, "err", e)
+	}
 	c.abort()
 }
 

@@ -75,12 +75,18 @@ type Lane struct {
 	Budget      string  `json:"budget"`
 	Destination string  `json:"destination"`
 	Exit        string  `json:"exit"`
+	Session     string  `json:"session,omitempty"`
+	Path        string  `json:"path,omitempty"`
 	Mode        string  `json:"mode"`
-	Rate        float64 `json:"rate"`      // units per second now
-	BaseRate    float64 `json:"base_rate"` // units per second that the budget allows
+	Rate        float64 `json:"rate"`           // requests per second now; 0: any number
+	BaseRate    float64 `json:"base_rate"`      // requests per second that the budget allows
+	Auto        bool    `json:"auto,omitempty"` // … which is learned from the origin
 	Burst       float64 `json:"burst"`
 	Waiting     int64   `json:"waiting"`
 	InFlight    int64   `json:"in_flight"`
+	Concurrency int     `json:"concurrency,omitempty"` // that may be in flight
+	Window      *Usage  `json:"window,omitempty"`      // of the budget's window
+	Quota       *Usage  `json:"quota,omitempty"`       // of what the origin's answers tell
 	Granted     uint64  `json:"granted"`
 	Held        uint64  `json:"held"`
 	Refused     uint64  `json:"refused"`
@@ -92,6 +98,16 @@ type Lane struct {
 	ClosedFor float64    `json:"closed_for_s,omitempty"`
 	OpensAt   *time.Time `json:"opens_at,omitempty"`
 	Reason    string     `json:"reason,omitempty"`
+	// Stalled is how long the lane has had no success, in seconds, where that
+	// is long enough to look after it.
+	Stalled float64 `json:"stalled_s,omitempty"`
+}
+
+// Usage is how far a number of units is used up.
+type Usage struct {
+	Limit uint64  `json:"limit,omitempty"`
+	Left  uint64  `json:"left"`
+	Until float64 `json:"until_s"` // until there is more
 }
 
 // Flow is one connection in the hands of the proxy.

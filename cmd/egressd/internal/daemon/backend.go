@@ -11,7 +11,6 @@ import (
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/policy/config"
-	"github.com/egressd/egressd/policy/ledger"
 	"github.com/egressd/egressd/userspace/events"
 )
 
@@ -78,35 +77,51 @@ func (b backend) Lanes() []admin.Lane {
 // lane shows one lane.
 func (d *Daemon) lane(l *policy.Lane) admin.Lane {
 	now := d.clock.Now()
-	budget := l.Budget()
+	budget, state := l.Budget(), l.State(now)
 	out := admin.Lane{
 		Lane:        l.ID(),
 		Budget:      l.Key.Budget,
 		Destination: l.Key.Destination,
 		Exit:        l.Key.Exit,
+		Session:     l.Key.Session,
+		Path:        l.Key.Path,
 		Mode:        modeNames[budget.Mode],
-		Rate:        perSecond(l.Cell.Interval.Load()),
-		BaseRate:    perSecond(l.Cell.BaseInterval.Load()),
+		Rate:        state.Rate,
+		BaseRate:    state.Budget,
+		Auto:        budget.Auto,
 		Burst:       budget.Burst,
 		Waiting:     l.Waiting.Load(),
-		InFlight:    l.InFlight.Load(),
+		InFlight:    state.InFlight,
+		Concurrency: state.Concurrency,
+		Window:      usage(state.Window),
+		Quota:       usage(state.Quota),
 		Granted:     l.Cell.Granted.Load(),
 		Held:        l.Cell.Held.Load(),
 		Refused:     l.Cell.Refused.Load(),
 		Limited:     l.Cell.Limited.Load(),
 		Open:        true,
-		Probing:     l.Cell.Flags.Load()&ledger.FlagHalf != 0,
+		Probing:     state.Probing,
 	}
-	if until := ledger.Time(l.Cell.OpenUntil.Load()); until > now {
-		opens := d.clock.Time(until)
+	if d, stalled := l.Stalled(now); stalled {
+		out.Stalled = d.Seconds()
+	}
+	if state.ClosedFor > 0 {
+		opens := d.clock.Time(now.Add(state.ClosedFor))
 		out.Open, out.Probing = false, false
-		out.ClosedFor, out.OpensAt = until.Sub(now).Seconds(), &opens
+		out.ClosedFor, out.OpensAt = state.ClosedFor.Seconds(), &opens
 		out.Reason = "before this daemon started"
 		if closure, ok := l.Closed(); ok {
 			out.Reason = closure.Reason()
 		}
 	}
 	return out
+}
+
+func usage(u *policy.Usage) *admin.Usage {
+	if u == nil {
+		return nil
+	}
+	return &admin.Usage{Limit: u.Limit, Left: u.Left, Until: u.Until.Seconds()}
 }
 
 // modeNames are the modes as the policy file writes them.

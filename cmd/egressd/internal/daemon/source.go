@@ -9,7 +9,6 @@ import (
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/metrics"
 	"github.com/egressd/egressd/policy"
-	"github.com/egressd/egressd/policy/ledger"
 	"github.com/egressd/egressd/policy/verdict"
 )
 
@@ -27,25 +26,17 @@ func (s source) Lanes() []metrics.Lane {
 	lanes := s.d.engine.Lanes()
 	out := make([]metrics.Lane, len(lanes))
 	for i, l := range lanes {
+		state := l.State(now)
 		out[i] = metrics.Lane{
 			Destination: l.Label,
 			Exit:        l.Tally.Exit,
 			Waiting:     int(l.Waiting.Load()),
-			Cooldown:    ledger.Time(l.Cell.OpenUntil.Load()).Sub(now),
-			Rate:        perSecond(l.Cell.Interval.Load()),
-			Budget:      perSecond(l.Cell.BaseInterval.Load()),
+			Cooldown:    state.ClosedFor,
+			Rate:        state.Rate,
+			Budget:      state.Budget,
 		}
 	}
 	return out
-}
-
-// perSecond is the rate of one unit per interval of nanoseconds; 0 for no
-// limit.
-func perSecond(interval uint64) float64 {
-	if interval == 0 {
-		return 0
-	}
-	return 1e9 / float64(interval)
 }
 
 // Tallies implements metrics.Source.
@@ -56,6 +47,7 @@ func (s source) Tallies() metrics.Tallies {
 			Destination: t.Destination,
 			Exit:        t.Exit,
 			Requests:    []metrics.Count{{Label: metrics.NoAnswer, N: t.Errors()}},
+			Retried:     t.Retried(),
 			Wait:        t.Wait(),
 			Sent:        t.Bytes(policy.Sent),
 			Received:    t.Bytes(policy.Received),
