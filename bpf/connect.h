@@ -10,14 +10,89 @@ struct call {
 	__u64 netns;
 	__u64 cookie; /* of the socket */
 	__u32 exit;
+	__u32 device; /* ifindex to which the socket is bound, or was: see rebind */
 	__u16 port; /* host order */
 	__u8 native_v6; /* neither AF_INET nor v4-mapped */
 	__u8 named;
 	__u8 redirected;
 	__u8 v6_loopback; /* an IPv4 token is out of the socket's reach: ::1 instead */
-	__u8 pad[2];
+	__u8 proxy; /* the destination is a forward proxy, and exit the one behind it */
+	__u8 pad[5];
 	__be32 token; /* set when redirected, but for v6_loopback */
 };
+
+/*
+ * Rebinding. A socket that is bound to a device (SO_BINDTODEVICE) does not
+ * reach loopback. Where policy asks for it the hook takes the binding off, and
+ * the proxy gives it to its own socket instead: on the wire all is as before.
+ * The client, however, finds its option empty if it reads it, and that is why
+ * policy has to ask. The binding is remembered with the socket: if the same
+ * socket connects once more, it counts as bound, and has its binding back where
+ * that connection goes untouched. What a client unbinds in between is thus
+ * bound again; and a socket that is used again after the daemon has gone
+ * follows the routes, unbound.
+ *
+ * The kernel lets a task unbind a socket only with CAP_NET_RAW in the user
+ * namespace of the network, as it does with setsockopt(); the connections of
+ * others stay untouched.
+ */
+
+/* Sets what the socket is bound to; 0 unbinds. */
+static __always_inline bool bind_device(struct bpf_sock_addr *ctx, __u32 ifindex)
+{
+	return bpf_setsockopt(ctx, SOL_SOCKET, SO_BINDTOIFINDEX, &ifindex, sizeof(ifindex)) == 0;
+}
+
+/* The device that the client bound the socket to, whether it still is or not. */
+static __always_inline __u32 device_of(const struct control *ctl, struct bpf_sock *sk)
+{
+	struct sock_info *info;
+
+	if (sk->bound_dev_if || !(ctl->exits & EXITS_REBIND))
+		return sk->bound_dev_if;
+	info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
+	return info ? info->device : 0;
+}
+
+static __always_inline bool may_rebind(const struct control *ctl, const struct call *c)
+{
+	struct exit_traits t = { .netns = c->netns, .ifindex = c->device };
+	struct exit_rule *rule;
+
+	if (!(ctl->exits & EXITS_REBIND))
+		return false;
+	rule = exit_of_device(&t);
+	return rule && rule->rebind;
+}
+
+/* The owner, at whom uidrange rules look: who made the socket, unless its file
+ * was given away since.
+ */
+static __always_inline __u32 uid_of(struct bpf_sock *sk)
+{
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+
+	return tp ? BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.sk_uid.val)
+		  : (__u32)bpf_get_current_uid_gid();
+}
+
+/* The exit as far as it is known now. */
+static __always_inline __u32 exit_of_call(const struct control *ctl, struct bpf_sock *sk,
+					  const struct call *c)
+{
+	struct exit_traits t = {
+		.source = c->source,
+		.netns = c->netns,
+		.ifindex = c->device,
+		.mark = sk->mark,
+	};
+
+	if (ctl->exits == 0)
+		return 0;
+	if (ctl->exits & EXITS_UID)
+		t.uid = uid_of(sk);
+	return exit_of(ctl, &t);
+}
 
 /* TCP connections of others' processes are counted per destination, and only
  * they can be redirected. GATE_MAX = in scope.
@@ -41,7 +116,8 @@ static __always_inline __u32 out_of_scope(struct bpf_sock_addr *ctx, struct cont
 /* Whether the proxy could not make an equal connection in the socket's place.
  * GATE_MAX = it could.
  */
-static __always_inline __u32 cannot_keep(struct bpf_sock *sk, struct call *c)
+static __always_inline __u32 cannot_keep(struct bpf_sock *sk, const struct control *ctl,
+					 struct call *c)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	struct tcp_sock *tp;
@@ -50,7 +126,7 @@ static __always_inline __u32 cannot_keep(struct bpf_sock *sk, struct call *c)
 		return GATE_KERNEL;
 	if (port_is_storage(c->port))
 		return GATE_STORAGE;
-	if (sk->bound_dev_if)
+	if (c->device && !may_rebind(ctl, c))
 		return GATE_DEVICE;
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
@@ -77,7 +153,7 @@ static __always_inline bool is_negative(const struct call *c, __u64 now)
 	return until && now < *until;
 }
 
-/* Writes the flow record, the last gate. */
+/* Writes the flow record. */
 static __always_inline __u32 record(struct bpf_sock *sk, struct control *ctl, struct call *c,
 				    __u64 now, __u32 slot)
 {
@@ -87,8 +163,9 @@ static __always_inline __u32 record(struct bpf_sock *sk, struct control *ctl, st
 		.cookie = c->cookie,
 		.cgroup = bpf_get_current_cgroup_id(),
 		.at = now,
+		.ifindex = c->device,
 		.mark = sk->mark,
-		.uid = bpf_get_current_uid_gid(),
+		.uid = uid_of(sk),
 		.tgid = bpf_get_current_pid_tgid() >> 32,
 		.exit = c->exit,
 		.slot = slot,
@@ -102,6 +179,20 @@ static __always_inline __u32 record(struct bpf_sock *sk, struct control *ctl, st
 	return c->token ? GATE_REDIRECTED : GATE_FULL;
 }
 
+/* Takes the record back, unless somebody has it, who then took it off the
+ * pending count as well.
+ */
+static __always_inline void unrecord(const struct call *c, struct backlog *backlog)
+{
+	struct flow_key key = {
+		.netns = c->netns,
+		.id = c->v6_loopback ? FLOW_BY_COOKIE | c->cookie : c->token,
+	};
+
+	if (bpf_map_delete_elem(&flows, &key) == 0)
+		__sync_fetch_and_add(&backlog->pending, -1);
+}
+
 /* The gates that a named destination passes, in order. */
 static __always_inline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
 				      struct control *ctl, struct call *c, __u16 *listener)
@@ -111,7 +202,7 @@ static __always_inline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock
 	__u64 now = bpf_ktime_get_ns();
 	__u32 gate, slot;
 
-	gate = cannot_keep(sk, c);
+	gate = cannot_keep(sk, ctl, c);
 	if (gate != GATE_MAX)
 		return gate;
 	/* Going native is no way out where policy wants to be asked. */
@@ -131,9 +222,16 @@ static __always_inline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock
 	if (!backlog || !backlog_enter(backlog))
 		return GATE_BACKLOG;
 	gate = record(sk, ctl, c, now, slot);
-	if (gate != GATE_REDIRECTED)
+	if (gate != GATE_REDIRECTED) {
 		__sync_fetch_and_add(&backlog->pending, -1);
-	return gate;
+		return gate;
+	}
+	/* Last, since an unprivileged client's binding cannot be put back. */
+	if (sk->bound_dev_if && !bind_device(ctx, 0)) {
+		unrecord(c, backlog);
+		return GATE_DEVICE;
+	}
+	return GATE_REDIRECTED;
 }
 
 /* Whether policy's fail: closed speaks of this gate. The others say that the
@@ -143,6 +241,22 @@ static __always_inline bool gate_is_safety(__u32 gate)
 {
 	return gate == GATE_NETNS || gate == GATE_LISTENER || gate == GATE_HEARTBEAT ||
 	       gate == GATE_BACKLOG || gate == GATE_FULL;
+}
+
+/* Whether the exit shows only once the connection is established and has a
+ * source address and a route: an exit told by those may come first in the
+ * policy, whatever fits now. Sockets of the kernel, subflows of multipath
+ * sockets among them, are never seen to close; they are counted at once.
+ */
+static __always_inline bool exit_is_late(struct bpf_sock *sk, const struct control *ctl,
+					 const struct call *c)
+{
+	struct tcp_sock *tp;
+
+	if (c->proxy || !(ctl->exits & EXITS_LATE))
+		return false;
+	tp = bpf_skc_to_tcp_sock(sk);
+	return tp && !BPF_CORE_READ_BITFIELD(&tp->inet_conn.icsk_inet.sk, sk_kern_sock);
 }
 
 /* Counts the call for its destination and makes the socket remembered. */
@@ -155,18 +269,24 @@ static __always_inline void count_call(struct bpf_sock *sk, struct control *ctl,
 		.port = c->port,
 		.protocol = IPPROTO_TCP,
 	};
-	struct dest *d = dest_get(ctl, &key);
+	struct dest *d;
 
+	if (!refused && gate != GATE_REDIRECTED && exit_is_late(sk, ctl, c)) {
+		key.exit = EXIT_LATE;
+		remember_untouched(sk, ctl, c->cookie, &key, c->exit);
+		return;
+	}
+	d = dest_get(ctl, &key);
 	if (!d)
 		return;
 	if (refused) {
 		__sync_fetch_and_add(&d->refused, 1);
 	} else if (gate == GATE_REDIRECTED) {
 		__sync_fetch_and_add(&d->redirected, 1);
-		remember_redirected(sk, ctl, c->cookie, &key);
+		remember_redirected(sk, ctl, c->cookie, &key, c->device);
 	} else {
 		__sync_fetch_and_add(&d->untouched, 1);
-		remember_untouched(sk, ctl, c->cookie, &key);
+		remember_untouched(sk, ctl, c->cookie, &key, 0);
 	}
 }
 
@@ -189,8 +309,14 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, struct call *c,
 	if (in_scope) {
 		c->netns = bpf_get_netns_cookie(ctx);
 		c->cookie = bpf_get_socket_cookie(ctx);
-		c->exit = exit_of(ctl, &c->source, c->netns, sk->bound_dev_if, sk->mark);
+		c->device = device_of(ctl, sk);
 		c->named = destination_named(ctl, &c->dest, c->port);
+		c->exit = exit_of_endpoint(ctl, &c->dest, c->port);
+		c->proxy = c->exit != 0;
+		if (c->proxy)
+			c->named |= NAMED;
+		else
+			c->exit = exit_of_call(ctl, sk, c);
 		gate = c->named ? redirect(ctx, sk, ctl, c, listener) : GATE_UNNAMED;
 		c->redirected = gate == GATE_REDIRECTED;
 		refused = c->named & NAMED_FAIL_CLOSED && gate_is_safety(gate);
@@ -200,6 +326,9 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, struct call *c,
 		return 1;
 	}
 	gate_add(gate, refused);
+	/* A binding taken off for an earlier connection of this socket. */
+	if (in_scope && !refused && !c->redirected && c->device && !sk->bound_dev_if)
+		bind_device(ctx, c->device);
 	if (in_scope)
 		count_call(sk, ctl, c, gate, refused);
 	if (refused) {

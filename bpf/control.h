@@ -13,17 +13,17 @@ struct control {
 	__u32 own_tgid;   /* of the daemon, in the initial pid namespace */
 	__u32 excluded;   /* entries of the map excluded */
 	__u32 prefixes;   /* entries of the map prefixes */
-	__u32 exits;      /* entries of the exit maps */
+	__u32 exits;      /* EXITS_*: which exit maps have entries */
 	struct addr canary;
 	__u32 canary_port; /* 0 = no canary under way */
-	__u32 pad;
-	__u64 pad2;
+	__u32 endpoints;   /* entries of the map endpoints */
+	__u64 pad;
 
 	/* Written by the programs, in a cache line of their own. */
 	__u32 canary_gate; /* 1 + gate of the last connect() to the canary */
 	__u32 next_token;
 	__u64 dropped; /* counts for destinations that found no room */
-	__u64 pad3[6];
+	__u64 pad2[6];
 };
 
 struct {

@@ -24,6 +24,8 @@ struct dest {
 	__u64 tx_bytes; /* payload that the application handed over */
 	__u64 rx_bytes; /* payload received in order */
 	__u64 retransmits; /* segments */
+	__u64 handshakes;  /* of untouched connections, whose time is known */
+	__u64 handshake_us; /* all of theirs: see sock_time */
 };
 
 struct {
@@ -40,6 +42,11 @@ enum {
 	OUTCOME_FAILED,
 };
 
+/* In sock_info.dest.exit: the attempt is not counted before the exit is known
+ * for good. No exit has this id.
+ */
+#define EXIT_LATE (~0U)
+
 /* What is remembered of a counted socket. */
 struct sock_info {
 	struct dest_key dest;
@@ -47,7 +54,9 @@ struct sock_info {
 	__u64 rx_bytes;
 	__u64 retransmits;
 	__u32 outcome;
-	__u32 pad;
+	__u32 timed;  /* 1: the handshake is counted, or says nothing */
+	__u32 device; /* that the socket was bound to before it was redirected, or 0 */
+	__u32 early;  /* exit as far as it was known at connect(), if it shows late */
 };
 
 /* Redirected sockets, for getpeername and for counting: freed with the
@@ -64,7 +73,7 @@ struct {
  * Untouched sockets by cookie, only for counting. Socket storage would cost
  * several times as much as the rest of the hook. LRU, since not every kind of
  * socket is seen to close: what is lost are the bytes of the oldest of very
- * many connections.
+ * many connections, and the attempts of those whose exit was still open.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -129,21 +138,40 @@ static __always_inline void outcome_set(struct sock_info *info, struct dest *d, 
 		__sync_fetch_and_add(&d->failed, 1);
 }
 
-/* The connection that info tells of came to nothing: its socket is asked to
- * connect once more.
+/* Counts the attempt of a socket whose exit was still open. Of iterator and
+ * close, which may both get here, one does.
+ */
+static __always_inline void exit_settle(struct control *ctl, struct sock_info *info, __u32 exit)
+{
+	struct dest *d;
+
+	if (__sync_val_compare_and_swap(&info->dest.exit, EXIT_LATE, exit) != EXIT_LATE)
+		return;
+	d = dest_get(ctl, &info->dest);
+	if (d)
+		__sync_fetch_and_add(&d->untouched, 1);
+}
+
+/* The connection that info tells of came to nothing: it was closed before it
+ * was established, or its socket is asked to connect once more.
  */
 static __always_inline void sock_give_up(struct control *ctl, struct sock_info *info)
 {
-	struct dest *d = dest_get(ctl, &info->dest);
+	struct dest *d;
 
+	exit_settle(ctl, info, info->early);
+	d = dest_get(ctl, &info->dest);
 	if (d)
 		outcome_set(info, d, OUTCOME_FAILED);
 }
 
+/* The socket must be unbound by now; device is what it was bound to. */
 static __always_inline void remember_redirected(struct bpf_sock *sk, struct control *ctl,
-						__u64 cookie, const struct dest_key *dest)
+						__u64 cookie, const struct dest_key *dest,
+						__u32 device)
 {
-	struct sock_info fresh = { .dest = *dest };
+	/* The handshake is one with the proxy. */
+	struct sock_info fresh = { .dest = *dest, .timed = 1, .device = device };
 	struct sock_info *info = bpf_map_lookup_elem(&untouched, &cookie);
 
 	if (info) {
@@ -160,13 +188,18 @@ static __always_inline void remember_redirected(struct bpf_sock *sk, struct cont
 }
 
 static __always_inline void remember_untouched(struct bpf_sock *sk, struct control *ctl,
-					       __u64 cookie, const struct dest_key *dest)
+					       __u64 cookie, const struct dest_key *dest,
+					       __u32 early)
 {
-	struct sock_info fresh = { .dest = *dest };
+	struct sock_info fresh = { .dest = *dest, .early = early };
 	struct sock_info *info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
 
+	/* A socket that is used again keeps the round trips of its first
+	 * connection.
+	 */
 	if (info) {
 		sock_give_up(ctl, info);
+		fresh.timed = 1;
 		/* From now on getpeername tells the truth. */
 		bpf_sk_storage_delete(&redirected, sk);
 	}
@@ -175,8 +208,27 @@ static __always_inline void remember_untouched(struct bpf_sock *sk, struct contr
 	info = bpf_map_lookup_elem(&untouched, &cookie);
 	if (info) {
 		sock_give_up(ctl, info);
+		fresh.timed = 1;
 		*info = fresh;
 	}
+}
+
+/*
+ * Counts the time of the handshake once: the least round trip that the kernel
+ * has seen by then. That is from SYN to SYN-ACK, unless a later segment was
+ * answered sooner; how long the peer takes to acknowledge data plays no part.
+ * Where the SYN was sent again, its answer tells nothing, and data has to. The
+ * word has all bits set before the first round trip.
+ */
+static __always_inline void sock_time(struct sock_info *info, struct dest *d,
+				      const struct tcp_sock *tp)
+{
+	__u32 us = BPF_CORE_READ(tp, rtt_min.s[0].v);
+
+	if (us == ~0U || __sync_val_compare_and_swap(&info->timed, 0, 1) != 0)
+		return;
+	__sync_fetch_and_add(&d->handshakes, 1);
+	__sync_fetch_and_add(&d->handshake_us, us);
 }
 
 /*
@@ -187,19 +239,24 @@ static __always_inline void remember_untouched(struct bpf_sock *sk, struct contr
 static __always_inline void sock_account(struct control *ctl, struct sock_info *info,
 					 const struct tcp_sock *tp, bool closing)
 {
-	struct dest *d = dest_get(ctl, &info->dest);
 	__u8 state = BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_state);
+	struct dest *d;
 	__u64 tx, rx;
 
-	if (!d)
-		return;
 	/* The acknowledged SYN is the first byte of bytes_acked. */
 	if (BPF_CORE_READ(tp, bytes_acked) == 0) {
 		if (closing)
-			outcome_set(info, d, OUTCOME_FAILED);
+			sock_give_up(ctl, info);
 		return;
 	}
+	if (READ_ONCE(info->dest.exit) == EXIT_LATE)
+		exit_settle(ctl, info, exit_of_established(ctl, (const struct sock *)tp));
+	d = dest_get(ctl, &info->dest);
+	if (!d)
+		return;
 	outcome_set(info, d, OUTCOME_ESTABLISHED);
+	if (!info->timed)
+		sock_time(info, d, tp);
 
 	tx = BPF_CORE_READ(tp, bytes_sent) - BPF_CORE_READ(tp, bytes_retrans);
 	if (state != BPF_TCP_CLOSE) {

@@ -10,8 +10,9 @@
 #include "addr.h"
 #include "cell.h"
 #include "control.h"
-#include "dests.h"
 #include "exits.h"
+
+#include "dests.h"
 #include "flows.h"
 #include "gates.h"
 #include "lanes.h"

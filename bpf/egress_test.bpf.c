@@ -56,22 +56,28 @@ int test_named(void *ctx __attribute__((unused)))
 }
 
 struct exit_case {
-	struct addr source;
-	__u64 netns;
-	__u32 ifindex;
-	__u32 mark;
-	__u32 exit;
-	__u32 pad;
+	struct exit_traits traits;
+	struct addr dest;
+	__u32 port;
+	__u32 exit; /* by traits */
+	__u32 behind; /* the endpoint at dest and port */
+	__u32 rebind;
 };
 
 SEC("syscall")
 int test_exit(struct exit_case *c)
 {
 	struct control *ctl = control_get();
-	struct addr source = c->source;
+	struct exit_traits traits = c->traits;
+	struct addr dest = c->dest;
+	struct exit_rule *rule;
 
-	if (ctl)
-		c->exit = exit_of(ctl, &source, c->netns, c->ifindex, c->mark);
+	if (!ctl)
+		return 0;
+	c->exit = exit_of(ctl, &traits);
+	c->behind = exit_of_endpoint(ctl, &dest, c->port);
+	rule = exit_of_device(&traits);
+	c->rebind = rule && rule->rebind;
 	return 0;
 }
 

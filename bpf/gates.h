@@ -14,7 +14,7 @@ enum gate {
 	GATE_STORAGE,     /* a port of NFS, SMB, iSCSI or Ceph */
 	GATE_TOKEN,       /* a token address: redirected by another hook, or a scan */
 	GATE_UNNAMED,     /* not named by policy */
-	GATE_DEVICE,      /* bound to a device, loopback would be out of reach */
+	GATE_DEVICE,      /* bound to a device, loopback is out of reach, and no rebind */
 	GATE_SOURCE_PORT, /* explicit source port, cannot be kept upstream */
 	GATE_V6_ONLY,     /* IPV6_V6ONLY or bound to an IPv6 source */
 	GATE_NEGATIVE,    /* upstream failed a moment ago */

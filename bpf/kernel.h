@@ -69,6 +69,12 @@ enum {
 	AF_INET6 = 10,
 };
 
+/* include/uapi/asm-generic/socket.h */
+enum {
+	SOL_SOCKET = 1,
+	SO_BINDTOIFINDEX = 62,
+};
+
 /* include/uapi/asm-generic/errno.h */
 enum {
 	ECONNREFUSED = 111,
@@ -142,12 +148,47 @@ struct bpf_sock_tuple {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-/* include/net/sock.h */
+/* include/linux/netdevice.h */
+struct net_device {
+	int ifindex;
+};
+
+/* include/net/dst.h */
+struct dst_entry {
+	struct net_device *dev;
+};
+
+/* include/net/net_namespace.h */
+struct net {
+	__u64 net_cookie;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+/* include/uapi/linux/in6.h */
+struct in6_addr {
+	union {
+		__u8 u6_addr8[16];
+	} in6_u;
+};
+
+/* include/linux/uidgid_types.h; in the initial user namespace */
+typedef struct {
+	__u32 val;
+} kuid_t;
+
+/* include/net/sock.h; there is no skc_v6_rcv_saddr in kernels without IPv6 */
 struct sock_common {
+	__be32 skc_rcv_saddr;
+	unsigned short skc_family;
 	unsigned char skc_state;
 	unsigned char skc_reuse : 4;
 	unsigned char skc_reuseport : 1;
 	unsigned char skc_ipv6only : 1;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_rcv_saddr;
 	unsigned long skc_flags;
 };
 
@@ -155,7 +196,11 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	__u8 sk_userlocks : 4;
+	__u8 sk_kern_sock : 1;
 	__u16 sk_protocol;
+	__u32 sk_mark;
+	kuid_t sk_uid;
+	struct dst_entry *sk_dst_cache;
 };
 
 /* include/net/inet_sock.h */
@@ -168,6 +213,16 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 };
 
+/* include/linux/win_minmax.h */
+struct minmax_sample {
+	__u32 t;
+	__u32 v;
+};
+
+struct minmax {
+	struct minmax_sample s[3];
+};
+
 /* include/linux/tcp.h */
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
@@ -178,7 +233,7 @@ struct tcp_sock {
 	__u32 snd_nxt;
 	__u32 write_seq;
 	__u32 total_retrans;
-	__u32 srtt_us;
+	struct minmax rtt_min; /* us */
 };
 
 /* include/linux/sched.h */

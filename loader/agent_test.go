@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -114,6 +115,30 @@ func agentDo(c *agentCall, r *agentReply) (err error) {
 		for r.N < c.Value && err == nil {
 			r.N, err = unix.IoctlGetInt(c.FD, unix.TIOCINQ)
 		}
+	case "chown":
+		err = unix.Fchown(c.FD, c.Value, -1)
+	case "minrtt": // in microseconds
+		var info *unix.TCPInfo
+		if info, err = unix.GetsockoptTCPInfo(c.FD, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			r.N = int(info.Min_rtt)
+		}
+	case "dropcap": // number Value, from now on
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var data [2]unix.CapUserData
+		if err = unix.Capget(&header, &data[0]); err == nil {
+			data[c.Value/32].Effective &^= 1 << (c.Value % 32)
+			err = unix.Capset(&header, &data[0])
+		}
+	case "veth": // a device called Text, up, with Addr in a /24
+		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: c.Text}, PeerName: c.Text + "-peer"}
+		if err = netlink.LinkAdd(link); err != nil {
+			return err
+		}
+		addr := &netlink.Addr{IPNet: &net.IPNet{IP: c.Addr.Addr().AsSlice(), Mask: net.CIDRMask(24, 32)}}
+		if err = netlink.AddrAdd(link, addr); err != nil {
+			return err
+		}
+		r.N, err = link.Attrs().Index, netlink.LinkSetUp(link)
 	case "shutdown":
 		err = unix.Shutdown(c.FD, c.Value)
 	case "poll": // for writability

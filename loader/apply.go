@@ -21,9 +21,10 @@ const (
 
 // namedState is what the maps say now.
 type namedState struct {
-	ports    map[uint16]uint8
-	prefixes map[netip.Prefix]namedPrefix
-	nextID   uint32
+	ports     map[uint16]uint8
+	prefixes  map[netip.Prefix]namedPrefix
+	nextID    uint32
+	endpoints map[egressEndpoint]uint32 // → id of the exit
 }
 
 type namedPrefix struct {
@@ -33,8 +34,9 @@ type namedPrefix struct {
 
 func newNamedState() namedState {
 	return namedState{
-		ports:    make(map[uint16]uint8),
-		prefixes: make(map[netip.Prefix]namedPrefix),
+		ports:     make(map[uint16]uint8),
+		prefixes:  make(map[netip.Prefix]namedPrefix),
+		endpoints: make(map[egressEndpoint]uint32),
 	}
 }
 
@@ -47,10 +49,20 @@ func (k *Kernel) Apply(r policy.Redirects) error {
 	if err != nil {
 		return err
 	}
+	if err := checkExits(r.Exits); err != nil {
+		return fmt.Errorf("apply redirects: %w", err)
+	}
+	endpoints, err := wantedEndpoints(r.Endpoints)
+	if err != nil {
+		return fmt.Errorf("apply redirects: %w", err)
+	}
 	k.stateMu.Lock()
 	defer k.stateMu.Unlock()
 	// Exits first: a flow redirected by the new rules has its new exit.
 	if err := k.applyExits(r.Exits); err != nil {
+		return err
+	}
+	if err := k.applyEndpoints(endpoints); err != nil {
 		return err
 	}
 	if err := k.addPorts(ports); err != nil {

@@ -71,11 +71,17 @@ type Destination struct {
 	// Dest is where the clients wanted to go, whether redirected or not. The
 	// zero AddrPort collects what found no room in the map.
 	Dest netip.AddrPort
+	// Exit is the identity of the exit, see policy.Exit. That of a socket
+	// which is bound to nothing and left alone is told by the source address
+	// and the device that it has once it is established. If it never is, or
+	// is redirected, it is told by mark and user alone.
 	Exit string
 
 	Redirected uint64 // connect() calls led to the proxy
-	Untouched  uint64 // connect() calls left alone
-	Refused    uint64 // connect() calls refused, see Gate
+	// Untouched counts connect() calls left alone. Where the exit shows late,
+	// they count when the connection is accounted for.
+	Untouched uint64
+	Refused   uint64 // connect() calls refused, see Gate
 
 	// Outcomes of the first two kinds; a connection under way has none yet.
 	// A redirected one is established once the proxy's listener has it.
@@ -85,6 +91,15 @@ type Destination struct {
 	TxBytes     uint64 // payload that the clients handed over
 	RxBytes     uint64 // payload that arrived
 	Retransmits uint64 // segments sent again
+
+	// Handshakes counts untouched connections whose round trip is known, and
+	// HandshakeTime is the sum over them of the least round trip that the
+	// kernel saw until it first accounted for the connection, at a call of
+	// Connections or when it was closed. That is the time from SYN to SYN-ACK,
+	// unless data was answered sooner; a SYN that was sent again is not
+	// timed. A reused socket counts for its first connection only.
+	Handshakes    uint64
+	HandshakeTime time.Duration
 }
 
 // Attempts is the number of connect() calls.
@@ -114,6 +129,9 @@ func (k *Kernel) Connections() ([]Destination, error) {
 			TxBytes:     value.TxBytes,
 			RxBytes:     value.RxBytes,
 			Retransmits: value.Retransmits,
+
+			Handshakes:    value.Handshakes,
+			HandshakeTime: time.Duration(value.HandshakeUs) * time.Microsecond,
 		}
 		if key.Port != 0 || key.Addr.Bytes != ([16]byte{}) {
 			d.Dest = netip.AddrPortFrom(netip.AddrFrom16(key.Addr.Bytes).Unmap(), key.Port)

@@ -52,12 +52,12 @@ type egressControl struct {
 	Exits      uint32
 	Canary     egressAddr
 	CanaryPort uint32
-	Pad        uint32
-	Pad2       uint64
+	Endpoints  uint32
+	Pad        uint64
 	CanaryGate uint32
 	NextToken  uint32
 	Dropped    uint64
-	Pad3       [6]uint64
+	Pad2       [6]uint64
 }
 
 type egressDest struct {
@@ -70,6 +70,8 @@ type egressDest struct {
 	TxBytes     uint64
 	RxBytes     uint64
 	Retransmits uint64
+	Handshakes  uint64
+	HandshakeUs uint64
 }
 
 type egressDestKey struct {
@@ -79,6 +81,13 @@ type egressDestKey struct {
 	Port     uint16
 	Protocol uint8
 	Pad      uint8
+}
+
+type egressEndpoint struct {
+	_    structs.HostLayout
+	Addr egressAddr
+	Port uint16
+	Pad  uint16
 }
 
 type egressEnrolment struct {
@@ -96,9 +105,10 @@ type egressExitDevice struct {
 }
 
 type egressExitRule struct {
-	_    structs.HostLayout
-	Id   uint32
-	Rank uint32
+	_      structs.HostLayout
+	Id     uint32
+	Rank   uint32
+	Rebind uint32
 }
 
 type egressFlow struct {
@@ -198,7 +208,9 @@ type egressSockInfo struct {
 	RxBytes     uint64
 	Retransmits uint64
 	Outcome     uint32
-	Pad         uint32
+	Timed       uint32
+	Device      uint32
+	Early       uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -208,11 +220,13 @@ const (
 	egressMapBacklogs      = "backlogs"
 	egressMapControl       = "control"
 	egressMapDests         = "dests"
+	egressMapEndpoints     = "endpoints"
 	egressMapEnrolments    = "enrolments"
 	egressMapExcluded      = "excluded"
 	egressMapExitDevices   = "exit_devices"
 	egressMapExitMarks     = "exit_marks"
 	egressMapExitSources   = "exit_sources"
+	egressMapExitUids      = "exit_uids"
 	egressMapFlows         = "flows"
 	egressMapGates         = "gates"
 	egressMapLanes         = "lanes"
@@ -290,11 +304,13 @@ type egressMapSpecs struct {
 	Backlogs    *ebpf.MapSpec `ebpf:"backlogs"`
 	Control     *ebpf.MapSpec `ebpf:"control"`
 	Dests       *ebpf.MapSpec `ebpf:"dests"`
+	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Enrolments  *ebpf.MapSpec `ebpf:"enrolments"`
 	Excluded    *ebpf.MapSpec `ebpf:"excluded"`
 	ExitDevices *ebpf.MapSpec `ebpf:"exit_devices"`
 	ExitMarks   *ebpf.MapSpec `ebpf:"exit_marks"`
 	ExitSources *ebpf.MapSpec `ebpf:"exit_sources"`
+	ExitUids    *ebpf.MapSpec `ebpf:"exit_uids"`
 	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Gates       *ebpf.MapSpec `ebpf:"gates"`
 	Lanes       *ebpf.MapSpec `ebpf:"lanes"`
@@ -336,11 +352,13 @@ type egressMaps struct {
 	Backlogs    *ebpf.Map `ebpf:"backlogs"`
 	Control     *ebpf.Map `ebpf:"control"`
 	Dests       *ebpf.Map `ebpf:"dests"`
+	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Enrolments  *ebpf.Map `ebpf:"enrolments"`
 	Excluded    *ebpf.Map `ebpf:"excluded"`
 	ExitDevices *ebpf.Map `ebpf:"exit_devices"`
 	ExitMarks   *ebpf.Map `ebpf:"exit_marks"`
 	ExitSources *ebpf.Map `ebpf:"exit_sources"`
+	ExitUids    *ebpf.Map `ebpf:"exit_uids"`
 	Flows       *ebpf.Map `ebpf:"flows"`
 	Gates       *ebpf.Map `ebpf:"gates"`
 	Lanes       *ebpf.Map `ebpf:"lanes"`
@@ -358,11 +376,13 @@ func (m *egressMaps) Close() error {
 		m.Backlogs,
 		m.Control,
 		m.Dests,
+		m.Endpoints,
 		m.Enrolments,
 		m.Excluded,
 		m.ExitDevices,
 		m.ExitMarks,
 		m.ExitSources,
+		m.ExitUids,
 		m.Flows,
 		m.Gates,
 		m.Lanes,

@@ -69,12 +69,12 @@ type headersControl struct {
 	Exits      uint32
 	Canary     headersAddr
 	CanaryPort uint32
-	Pad        uint32
-	Pad2       uint64
+	Endpoints  uint32
+	Pad        uint64
 	CanaryGate uint32
 	NextToken  uint32
 	Dropped    uint64
-	Pad3       [6]uint64
+	Pad2       [6]uint64
 }
 
 type headersDest struct {
@@ -87,6 +87,8 @@ type headersDest struct {
 	TxBytes     uint64
 	RxBytes     uint64
 	Retransmits uint64
+	Handshakes  uint64
+	HandshakeUs uint64
 }
 
 type headersDestKey struct {
@@ -98,6 +100,13 @@ type headersDestKey struct {
 	Pad      uint8
 }
 
+type headersEndpoint struct {
+	_    structs.HostLayout
+	Addr headersAddr
+	Port uint16
+	Pad  uint16
+}
+
 type headersEnrolment struct {
 	_    structs.HostLayout
 	Slot uint32
@@ -106,13 +115,21 @@ type headersEnrolment struct {
 }
 
 type headersExitCase struct {
-	_       structs.HostLayout
-	Source  headersAddr
-	Netns   uint64
-	Ifindex uint32
-	Mark    uint32
-	Exit    uint32
-	Pad     uint32
+	_      structs.HostLayout
+	Traits struct {
+		_       structs.HostLayout
+		Source  headersAddr
+		Netns   uint64
+		Ifindex uint32
+		Mark    uint32
+		Uid     uint32
+		Pad     uint32
+	}
+	Dest   headersAddr
+	Port   uint32
+	Exit   uint32
+	Behind uint32
+	Rebind uint32
 }
 
 type headersExitDevice struct {
@@ -123,9 +140,10 @@ type headersExitDevice struct {
 }
 
 type headersExitRule struct {
-	_    structs.HostLayout
-	Id   uint32
-	Rank uint32
+	_      structs.HostLayout
+	Id     uint32
+	Rank   uint32
+	Rebind uint32
 }
 
 type headersFlow struct {
@@ -239,7 +257,9 @@ type headersSockInfo struct {
 	RxBytes     uint64
 	Retransmits uint64
 	Outcome     uint32
-	Pad         uint32
+	Timed       uint32
+	Device      uint32
+	Early       uint32
 }
 
 type headersSpin struct {
@@ -256,11 +276,13 @@ const (
 	headersMapBacklogs      = "backlogs"
 	headersMapControl       = "control"
 	headersMapDests         = "dests"
+	headersMapEndpoints     = "endpoints"
 	headersMapEnrolments    = "enrolments"
 	headersMapExcluded      = "excluded"
 	headersMapExitDevices   = "exit_devices"
 	headersMapExitMarks     = "exit_marks"
 	headersMapExitSources   = "exit_sources"
+	headersMapExitUids      = "exit_uids"
 	headersMapFlows         = "flows"
 	headersMapGates         = "gates"
 	headersMapLanes         = "lanes"
@@ -351,11 +373,13 @@ type headersMapSpecs struct {
 	Backlogs    *ebpf.MapSpec `ebpf:"backlogs"`
 	Control     *ebpf.MapSpec `ebpf:"control"`
 	Dests       *ebpf.MapSpec `ebpf:"dests"`
+	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Enrolments  *ebpf.MapSpec `ebpf:"enrolments"`
 	Excluded    *ebpf.MapSpec `ebpf:"excluded"`
 	ExitDevices *ebpf.MapSpec `ebpf:"exit_devices"`
 	ExitMarks   *ebpf.MapSpec `ebpf:"exit_marks"`
 	ExitSources *ebpf.MapSpec `ebpf:"exit_sources"`
+	ExitUids    *ebpf.MapSpec `ebpf:"exit_uids"`
 	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Gates       *ebpf.MapSpec `ebpf:"gates"`
 	Lanes       *ebpf.MapSpec `ebpf:"lanes"`
@@ -398,11 +422,13 @@ type headersMaps struct {
 	Backlogs    *ebpf.Map `ebpf:"backlogs"`
 	Control     *ebpf.Map `ebpf:"control"`
 	Dests       *ebpf.Map `ebpf:"dests"`
+	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Enrolments  *ebpf.Map `ebpf:"enrolments"`
 	Excluded    *ebpf.Map `ebpf:"excluded"`
 	ExitDevices *ebpf.Map `ebpf:"exit_devices"`
 	ExitMarks   *ebpf.Map `ebpf:"exit_marks"`
 	ExitSources *ebpf.Map `ebpf:"exit_sources"`
+	ExitUids    *ebpf.Map `ebpf:"exit_uids"`
 	Flows       *ebpf.Map `ebpf:"flows"`
 	Gates       *ebpf.Map `ebpf:"gates"`
 	Lanes       *ebpf.Map `ebpf:"lanes"`
@@ -421,11 +447,13 @@ func (m *headersMaps) Close() error {
 		m.Backlogs,
 		m.Control,
 		m.Dests,
+		m.Endpoints,
 		m.Enrolments,
 		m.Excluded,
 		m.ExitDevices,
 		m.ExitMarks,
 		m.ExitSources,
+		m.ExitUids,
 		m.Flows,
 		m.Gates,
 		m.Lanes,

@@ -3,6 +3,7 @@
 package loader
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -31,6 +32,7 @@ func loadWrappers(t testing.TB, k *Kernel) *wrappers {
 		"control": k.objs.Control, "ledger": k.objs.Ledger, "ports": k.objs.Ports,
 		"prefixes": k.objs.Prefixes, "prefix_ports": k.objs.PrefixPorts,
 		"exit_sources": k.objs.ExitSources, "exit_devices": k.objs.ExitDevices, "exit_marks": k.objs.ExitMarks,
+		"exit_uids": k.objs.ExitUids, "endpoints": k.objs.Endpoints,
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
 	if err != nil {
@@ -209,7 +211,7 @@ func TestHeaderNamed(t *testing.T) {
 func TestApplyRejects(t *testing.T) {
 	needRoot(t)
 	k := openKernel(t, Config{})
-	good := policy.Redirects{Ports: []policy.PortRedirect{{Port: 80}}}
+	good := policy.Redirects{Ports: []policy.PortRedirect{{Port: 80}}, Exits: manyUsers(maxUIDs / maxExitUIDs)}
 	if err := k.Apply(good); err != nil {
 		t.Fatal(err)
 	}
@@ -217,6 +219,16 @@ func TestApplyRejects(t *testing.T) {
 		{Ports: []policy.PortRedirect{{Port: 0}}},
 		{Prefixes: []policy.PrefixRedirect{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}},
 		{Prefixes: []policy.PrefixRedirect{{Port: 80}}},
+		{Endpoints: []policy.Endpoint{{Exit: "gw"}}},
+		{Endpoints: []policy.Endpoint{{Addr: netip.MustParseAddrPort("203.0.113.9:0"), Exit: "gw"}}},
+		{Endpoints: []policy.Endpoint{{Addr: netip.MustParseAddrPort("0.0.0.0:80"), Exit: "gw"}}},
+		{Endpoints: []policy.Endpoint{{Addr: netip.MustParseAddrPort("203.0.113.9:80")}}},
+		{Endpoints: []policy.Endpoint{{Addr: netip.MustParseAddrPort("203.0.113.9:80"), Exit: policy.DirectExit}}},
+		{Endpoints: []policy.Endpoint{{Addr: netip.MustParseAddrPort("127.101.0.1:80"), Exit: "gw"}}},
+		{Exits: []policy.Exit{{Name: "users", UIDs: policy.UIDRange{First: 2, Last: 1, Set: true}}}},
+		{Exits: []policy.Exit{{Name: "users", UIDs: policy.UIDRange{First: 1000, Last: 1000 + maxExitUIDs, Set: true}}}},
+		{Exits: []policy.Exit{{Name: "users", UIDs: policy.UIDRange{Last: 1<<32 - 1, Set: true}}}},
+		{Exits: manyUsers(maxUIDs/maxExitUIDs + 1)},
 	} {
 		if err := k.Apply(bad); err == nil {
 			t.Errorf("%+v: got no error", bad)
@@ -225,6 +237,25 @@ func TestApplyRejects(t *testing.T) {
 	if n := entries(t, k.objs.Ports); n != 1 {
 		t.Errorf("ports after refused policies: got %d, want the 1 of before", n)
 	}
+	if n := entries(t, k.objs.ExitUids); n != maxUIDs {
+		t.Errorf("users after refused policies: got %d, want the %d of before", n, maxUIDs)
+	}
+	if n := entries(t, k.objs.Endpoints); n != 0 {
+		t.Errorf("endpoints after refused policies: got %d, want none as before", n)
+	}
+}
+
+// manyUsers is n exits with as many users each as one may have.
+func manyUsers(n int) []policy.Exit {
+	exits := make([]policy.Exit, n)
+	for i := range exits {
+		first := uint32(i * maxExitUIDs)
+		exits[i] = policy.Exit{
+			Name: fmt.Sprintf("users-%d", i),
+			UIDs: policy.UIDRange{First: first, Last: first + maxExitUIDs - 1, Set: true},
+		}
+	}
+	return exits
 }
 
 // entries counts what is in a hash.
@@ -261,41 +292,180 @@ func TestHeaderExit(t *testing.T) {
 		{Name: "lo", Interface: "lo"},
 		{Name: "mark", Mark: 7},
 		{Name: "late", Source: netip.MustParseAddr("203.0.113.7")},
+		{Name: "users", UIDs: policy.UIDRange{First: 1000, Last: 1001, Set: true}},
+		{Name: "root", UIDs: policy.UIDRange{Set: true}},
+		{Name: "others", UIDs: policy.UIDRange{First: 1001, Last: 1002, Set: true}},
+		{Name: "same", SameAs: "alias", Mark: 8},
+		{Name: "top", UIDs: policy.UIDRange{First: 1<<32 - 1, Last: 1<<32 - 1, Set: true}},
+		{Name: "lo again", Interface: "lo", Rebind: true},
+		{Name: "proxy", Proxy: &policy.Proxy{Host: "203.0.113.9", First: 8000, Last: 8000}},
 	}
-	check := func(step string, source string, netns uint64, ifindex, mark uint32, want string) {
+	type traits struct {
+		source        string
+		netns         uint64
+		ifindex, mark uint32
+		uid           uint32
+	}
+	const nobody = 65534
+	check := func(step string, w traits, want string) headersExitCase {
 		t.Helper()
-		c := headersExitCase{Netns: netns, Ifindex: ifindex, Mark: mark}
-		if source != "" {
-			c.Source = headerAddr(source)
+		c := headersExitCase{}
+		c.Traits.Netns, c.Traits.Ifindex, c.Traits.Mark, c.Traits.Uid = w.netns, w.ifindex, w.mark, w.uid
+		if w.source != "" {
+			c.Traits.Source = headerAddr(w.source)
 		}
 		run(t, h.TestExit, &c)
 		if got := k.exitName(c.Exit); got != want {
-			t.Errorf("%s: source %q device %d mark %d: got %s, want %s", step, source, ifindex, mark, got, want)
+			t.Errorf("%s: %+v: got %s, want %s", step, w, got, want)
 		}
+		return c
 	}
-	check("no exits", "203.0.113.7", netns, lo, 7, policy.DirectExit)
+	all := traits{"203.0.113.7", netns, lo, 7, 1000}
+	if c := check("no exits", all, policy.DirectExit); c.Rebind != 0 {
+		t.Error("no exits: a device is rebound")
+	}
 	if err := k.Apply(policy.Redirects{Exits: exits}); err != nil {
 		t.Fatal(err)
 	}
-	check("all", "", netns, 0, 0, policy.DirectExit)
-	check("all", "203.0.113.7", netns, 0, 0, "alias")
-	check("all", "203.0.113.8", netns, 0, 0, policy.DirectExit)
-	check("all", "2001:db8::7", netns, 0, 0, "six")
-	check("all", "", netns, lo, 0, "lo")
-	check("all", "", netns+1, lo, 0, policy.DirectExit)
-	check("all", "", netns, 0, 7, "mark")
-	check("first in file order", "203.0.113.7", netns, lo, 7, "alias")
-	check("first in file order", "", netns, lo, 7, "lo")
+	for _, tt := range []struct {
+		traits
+		want string
+	}{
+		{traits{uid: nobody}, policy.DirectExit},
+		{traits{source: "203.0.113.7", uid: nobody}, "alias"},
+		{traits{source: "203.0.113.8", uid: nobody}, policy.DirectExit},
+		{traits{source: "2001:db8::7", uid: nobody}, "six"},
+		{traits{netns: netns, ifindex: lo, uid: nobody}, "lo"},
+		{traits{netns: netns + 1, ifindex: lo, uid: nobody}, policy.DirectExit},
+		{traits{mark: 7, uid: nobody}, "mark"},
+		{traits{mark: 8, uid: nobody}, "alias"},
+		{traits{uid: 999}, policy.DirectExit},
+		{traits{uid: 1000}, "users"},
+		{traits{uid: 1001}, "users"},
+		{traits{uid: 1002}, "others"},
+		{traits{uid: 1003}, policy.DirectExit},
+		{traits{uid: 0}, "root"},
+		{traits{uid: 1<<32 - 1}, "top"},
+		{all, "alias"},
+		{traits{netns: netns, ifindex: lo, mark: 7, uid: 1000}, "lo"},
+		{traits{mark: 7, uid: 1000}, "mark"},
+		{traits{mark: 8, uid: 1000}, "users"},
+	} {
+		if c := check("all", tt.traits, tt.want); (c.Rebind != 0) != (tt.ifindex == lo && tt.netns == netns) {
+			t.Errorf("%+v: rebind %d", tt.traits, c.Rebind)
+		}
+	}
 
 	id := k.exits.ids["mark"]
-	if err := k.Apply(policy.Redirects{Exits: []policy.Exit{exits[4], exits[5]}}); err != nil {
+	if err := k.Apply(policy.Redirects{Exits: []policy.Exit{exits[4], exits[5], exits[3]}}); err != nil {
 		t.Fatal(err)
 	}
-	check("reordered", "203.0.113.7", netns, lo, 7, "mark")
-	check("reordered", "203.0.113.7", netns, lo, 0, "late")
-	check("reordered", "2001:db8::7", netns, lo, 0, policy.DirectExit)
+	check("reordered", all, "mark")
+	check("reordered", traits{source: "203.0.113.7", uid: 1000}, "late")
+	check("reordered", traits{source: "2001:db8::7", uid: 1000}, policy.DirectExit)
+	if c := check("reordered", traits{netns: netns, ifindex: lo}, "lo"); c.Rebind != 0 {
+		t.Error("the device is still rebound")
+	}
 	if got := k.exits.ids["mark"]; got != id {
 		t.Errorf("id of a kept exit: got %d, want %d as before", got, id)
+	}
+	if n := entries(t, k.objs.ExitUids); n != 0 {
+		t.Errorf("users after their exits are gone: got %d entries, want 0", n)
+	}
+}
+
+func TestHeaderEndpoint(t *testing.T) {
+	needRoot(t)
+	k := openKernel(t, Config{})
+	h := loadWrappers(t, k)
+	at := func(addr, exit string) policy.Endpoint {
+		return policy.Endpoint{Addr: netip.MustParseAddrPort(addr), Exit: exit}
+	}
+	exits := []policy.Exit{{Name: "gw"}, {Name: "other", SameAs: "shared"}}
+	// The sets follow one another on the same map.
+	for _, step := range []struct {
+		name      string
+		endpoints []policy.Endpoint
+		want      map[string]string
+	}{
+		{"none", nil, map[string]string{"203.0.113.9:8000": ""}},
+		{
+			"some",
+			[]policy.Endpoint{
+				at("203.0.113.9:8000", "gw"), at("203.0.113.9:8001", "gw"), at("[2001:db8::9]:8000", "shared"),
+				at("127.0.0.77:3128", "shared"), at("203.0.113.9:8000", "shared"),
+				at("[::ffff:203.0.113.10]:8000", "gw"),
+			},
+			map[string]string{
+				"203.0.113.9:8000": "gw", "203.0.113.9:8001": "gw", "203.0.113.9:8002": "", "203.0.113.8:8000": "",
+				"[2001:db8::9]:8000": "shared", "[2001:db8::9]:8001": "", "127.0.0.77:3128": "shared", "127.0.0.1:3128": "",
+				"203.0.113.10:8000": "gw",
+			},
+		},
+		{
+			"moved",
+			[]policy.Endpoint{at("203.0.113.9:8001", "gw"), at("198.51.100.1:8000", "gw"), at("127.0.0.77:3128", "gw")},
+			map[string]string{
+				"203.0.113.9:8000": "", "203.0.113.9:8001": "gw", "198.51.100.1:8000": "gw", "127.0.0.77:3128": "gw",
+				"[2001:db8::9]:8000": "",
+			},
+		},
+		{"gone", nil, map[string]string{"203.0.113.9:8001": ""}},
+	} {
+		if err := k.Apply(policy.Redirects{Exits: exits, Endpoints: step.endpoints}); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		for addr, want := range step.want {
+			dest := netip.MustParseAddrPort(addr)
+			c := headersExitCase{Dest: headerAddr(dest.Addr().String()), Port: uint32(dest.Port())}
+			run(t, h.TestExit, &c)
+			got := ""
+			if c.Behind != 0 {
+				got = k.exitName(c.Behind)
+			}
+			if got != want {
+				t.Errorf("%s: %s: got exit %q, want %q", step.name, addr, got, want)
+			}
+		}
+	}
+	if n := entries(t, k.objs.Endpoints); n != 0 || k.control.Endpoints != 0 {
+		t.Errorf("endpoints left: got %d and a count of %d, want none", n, k.control.Endpoints)
+	}
+}
+
+// One full set of endpoints takes the place of another without a gap.
+func TestManyEndpoints(t *testing.T) {
+	needRoot(t)
+	k := openKernel(t, Config{})
+	h := loadWrappers(t, k)
+	set := func(first netip.Addr, n int) []policy.Endpoint {
+		list := make([]policy.Endpoint, 0, n)
+		for addr := first; len(list) < n; addr = addr.Next() {
+			for port := uint16(10000); port < 20000 && len(list) < n; port++ {
+				list = append(list, policy.Endpoint{Addr: netip.AddrPortFrom(addr, port), Exit: "gw"})
+			}
+		}
+		return list
+	}
+	for _, first := range []string{"203.0.113.1", "198.51.100.1"} {
+		list := set(netip.MustParseAddr(first), maxEndpoints)
+		if err := k.Apply(policy.Redirects{Endpoints: list}); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range []policy.Endpoint{list[0], list[len(list)-1]} {
+			c := headersExitCase{Dest: headerAddr(e.Addr.Addr().String()), Port: uint32(e.Addr.Port())}
+			run(t, h.TestExit, &c)
+			if got := k.exitName(c.Behind); got != "gw" {
+				t.Errorf("%s: got exit %s, want gw", e.Addr, got)
+			}
+		}
+	}
+	more := set(netip.MustParseAddr("203.0.113.1"), maxEndpoints+1)
+	if err := k.Apply(policy.Redirects{Endpoints: more}); err == nil || !strings.Contains(err.Error(), "narrow the port ranges") {
+		t.Errorf("one endpoint too many: got %v, want an error with the remedy", err)
+	}
+	if got := k.control.Endpoints; got != maxEndpoints {
+		t.Errorf("endpoints after a refused set: got %d, want %d as before", got, maxEndpoints)
 	}
 }
 

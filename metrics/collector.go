@@ -26,6 +26,9 @@ const (
 	NameLaneBudget       = "egressd_lane_budget"
 	NameLimited          = "egressd_limited_total"
 	NameExitRate         = "egressd_exit_requests_per_second"
+	NameLockstep         = "egressd_lockstep_score"
+	NameExitBytes        = "egressd_exit_bytes_total"
+	NameExitMismatch     = "egressd_exit_mismatch_total"
 	NameProgramSeconds   = "egressd_program_seconds_total"
 	NameBuildInfo        = "egressd_build_info"
 	NameReloadSuccessful = "egressd_config_last_reload_successful"
@@ -81,6 +84,9 @@ var help = []struct {
 	{NameLaneBudget, "Units per second that policy allows the lanes, summed over lanes with these labels.", []string{"destination", "exit"}},
 	{NameLimited, "Answers by which an origin limited, by kind of verdict.", []string{"destination", "exit", "kind"}},
 	{NameExitRate, "Requests that the exit sent within each second since its first.", []string{"exit"}},
+	{NameLockstep, "How far the requests of the exit come in bursts that return after the delay that was last asked, 0 to 1; above 0.6 its clients are in lockstep.", []string{"exit"}},
+	{NameExitBytes, "Bytes to and from the exit as its provider meters them, what opens tunnels included, by what came of the exchange.", []string{"destination", "exit", "direction", "outcome"}},
+	{NameExitMismatch, "Connections that were reset because they would not have left by the exit that the client's own would have had.", nil},
 	{NameProgramSeconds, "Time that the kernel program has run.", []string{"program"}},
 	{NameBuildInfo, "1, with the version of the binary in its labels.", []string{"version", "revision", "goversion"}},
 	{NameReloadSuccessful, "Whether the last reading of the policy file succeeded; if not, the one before is in force.", nil},
@@ -150,6 +156,7 @@ func (c *Collector) lanes(ch chan<- prometheus.Metric) {
 func (c *Collector) tallies(ch chan<- prometheus.Metric, all Tallies) {
 	requests, refused := c.table(NameRequests), c.table(NameRefused)
 	retries, limited, bytes := c.table(NameRetries), c.table(NameLimited), c.table(NameBytes)
+	byOutcome := c.table(NameExitBytes)
 	waits := c.histograms(NameWait)
 	for _, t := range all.Pairs {
 		p := pair{t.Destination, t.Exit}
@@ -161,18 +168,28 @@ func (c *Collector) tallies(ch chan<- prometheus.Metric, all Tallies) {
 		limited.addAll(p, t.Limited)
 		bytes.add(p, "sent", float64(t.Sent))
 		bytes.add(p, "received", float64(t.Received))
+		for _, o := range t.Outcomes {
+			byOutcome.addBoth(p, "sent", o.Outcome, float64(o.Sent))
+			byOutcome.addBoth(p, "received", o.Outcome, float64(o.Received))
+		}
 		waits.add(p, t.Wait)
 	}
-	for _, t := range []*table{requests, refused, retries, limited, bytes} {
+	for _, t := range []*table{requests, refused, retries, limited, bytes, byOutcome} {
 		t.send(ch, prometheus.CounterValue)
 	}
 	waits.send(ch)
 
-	seconds := c.histograms(NameExitRate)
+	seconds, lockstep := c.histograms(NameExitRate), c.table(NameLockstep)
 	for _, e := range all.Exits {
-		seconds.add(pair{exit: e.Exit}, e.Seconds)
+		p := pair{exit: e.Exit}
+		seconds.add(p, e.Seconds)
+		if e.HasLockstep {
+			lockstep.atLeast(p, e.Lockstep)
+		}
 	}
 	seconds.send(ch)
+	lockstep.send(ch, prometheus.GaugeValue)
+	c.counter(ch, NameExitMismatch, float64(all.ExitMismatches))
 }
 
 // NoAnswer is the code of requests that were sent and got no answer.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -58,12 +59,18 @@ func full() *fake {
 					Retried:  2,
 					Limited:  []Count{{"limited", 1}, {"capacity", 0}},
 					Wait:     waits, Sent: 1000, Received: 20000,
+					Outcomes: []OutcomeBytes{{"useful", 800, 19000}, {"blocked", 300, 1100}},
 				},
-				{Destination: "store", Exit: "direct", Requests: []Count{{"200", 3}, {"none", 1}, {"1000", 2}}, Retried: 1, Wait: waits, Sent: 24},
+				{Destination: "store", Exit: "direct", Requests: []Count{{"200", 3}, {"none", 1}, {"1000", 2}}, Retried: 1, Wait: waits, Sent: 24,
+					Outcomes: []OutcomeBytes{{"useful", 24, 0}}},
 			},
 			Exits: []ExitSeconds{
 				{Exit: "direct", Seconds: policy.Histogram{Bounds: []float64{1, 2, 5}, Counts: []uint64{9, 0, 0, 0}, Sum: 9}},
+				{Exit: "E-017", Lockstep: 0.75, HasLockstep: true, Seconds: policy.Histogram{
+					Bounds: []float64{0, 1, 2}, Counts: []uint64{4, 2, 1, 1}, Sum: 9, Fine: map[int]int64{0: 2, 8: 1, 19: 1},
+				}},
 			},
+			ExitMismatches: 6,
 		},
 		kernel: Kernel{
 			Connections: []Connections{
@@ -222,6 +229,10 @@ func TestOddSourceDoesNotBreakTheScrape(t *testing.T) {
 		Destination: "store", Exit: "direct",
 		Wait: policy.Histogram{Bounds: []float64{7}, Counts: []uint64{1, 1}},
 	})
+	contradicts := policy.Histogram{Bounds: []float64{0}, Counts: []uint64{1, 1}, Fine: map[int]int64{0: 3}}
+	src.tallies.Exits = append(src.tallies.Exits, ExitSeconds{Exit: "wg0", Seconds: contradicts}, ExitSeconds{Exit: "E-017", Seconds: policy.Histogram{
+		Bounds: []float64{0, 1, 2}, Counts: []uint64{1, 0, 0, 0},
+	}})
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(NewCollector(Config{Source: src}))
 	if _, err := registry.Gather(); err != nil {
@@ -275,4 +286,38 @@ func TestHandler(t *testing.T) {
 			t.Errorf("%s: got status %d and body %q, want %d and %q in it", tt.path, res.StatusCode, body, tt.status, tt.has)
 		}
 	}
+}
+
+// TestNativeHistogram scrapes as a server does that takes native histograms.
+func TestNativeHistogram(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(NewCollector(Config{Source: full()}))
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != NameExitRate {
+			continue
+		}
+		h := f.GetMetric()[0].GetHistogram() // E-017 comes before direct
+		if h.GetSchema() != policy.FineSchema || h.GetZeroCount() != 4 || h.GetSampleCount() != 8 {
+			t.Errorf("got schema %d, %d zeros and %d values, want %d, 4 and 8", h.GetSchema(), h.GetZeroCount(), h.GetSampleCount(), policy.FineSchema)
+		}
+		var deltas []int64
+		for _, d := range h.GetPositiveDelta() {
+			deltas = append(deltas, d)
+		}
+		if want := []int64{2, -1, 0}; !slices.Equal(deltas, want) {
+			t.Errorf("got deltas %v, want %v", deltas, want)
+		}
+		if got := len(h.GetBucket()); got != 3 {
+			t.Errorf("got %d classic buckets beside it, want 3", got)
+		}
+		if h := f.GetMetric()[1].GetHistogram(); h.Schema != nil {
+			t.Errorf("got schema %d where there are no fine buckets", h.GetSchema())
+		}
+		return
+	}
+	t.Errorf("%s was not shown", NameExitRate)
 }

@@ -47,6 +47,8 @@ type Lane struct {
 type Tallies struct {
 	Pairs []Tally
 	Exits []ExitSeconds
+	// ExitMismatches counts connections whose exit could not be kept.
+	ExitMismatches uint64
 	// Dropped counts the keys for which the source itself had no room.
 	Dropped uint64
 }
@@ -63,6 +65,14 @@ type Tally struct {
 	Wait        policy.Histogram // seconds
 	Sent        uint64           // bytes from clients to the destination
 	Received    uint64           // bytes from the destination to clients
+	Outcomes    []OutcomeBytes   // bytes on the exit, all outcomes
+}
+
+// OutcomeBytes is what exchanges of one outcome moved through an exit, as its
+// provider meters it.
+type OutcomeBytes struct {
+	Outcome        string
+	Sent, Received uint64
 }
 
 // Count is a number with the value of its one further label.
@@ -72,10 +82,14 @@ type Count struct {
 }
 
 // ExitSeconds is the distribution of the requests that an exit sent within
-// each second since its first.
+// each second since its first, and what it looks like.
 type ExitSeconds struct {
 	Exit    string
 	Seconds policy.Histogram // requests
+	// Lockstep is the score of policy.ExitMeter.Lockstep, 0 to 1; HasLockstep
+	// says that there is one.
+	Lockstep    float64
+	HasLockstep bool
 }
 
 // Kernel is what the programs counted.

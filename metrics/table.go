@@ -17,14 +17,25 @@ import (
 // one odd name must not cost the whole scrape.
 func clean(label string) string { return strings.ToValidUTF8(label, "\uFFFD") }
 
-// series is one label set: a pair and, in some families, one label more.
+// series is one label set: a pair and, in some families, one or two labels
+// more.
 type series struct {
 	pair
-	last string
+	third, fourth string
 }
 
 func (s series) compare(t series) int {
-	return cmp.Or(cmp.Compare(s.destination, t.destination), cmp.Compare(s.exit, t.exit), cmp.Compare(s.last, t.last))
+	return cmp.Or(cmp.Compare(s.destination, t.destination), cmp.Compare(s.exit, t.exit), cmp.Compare(s.third, t.third), cmp.Compare(s.fourth, t.fourth))
+}
+
+// labels are the values for a family of that many labels. A family of one has
+// the exit alone.
+func (s series) labels(n int) []string {
+	all := []string{s.destination, s.exit, s.third, s.fourth}
+	if n == 1 {
+		return all[1:2]
+	}
+	return all[:n]
 }
 
 // table gathers one family during one scrape, so that what shares its labels
@@ -39,14 +50,17 @@ func (c *Collector) table(name string) *table {
 	return &table{c: c, name: name, values: make(map[series]float64)}
 }
 
-// key is the series of family name under which p and last are shown.
-func (c *Collector) key(name string, p pair, last string) series {
+// key is the series of family name under which p and the further labels are
+// shown.
+func (c *Collector) key(name string, p pair, third, fourth string) series {
 	p = pair{clean(p.destination), clean(p.exit)}
-	return series{c.limit.admit(name, p), last}
+	return series{c.limit.admit(name, p), third, fourth}
 }
 
-func (t *table) add(p pair, last string, v float64) {
-	t.values[t.c.key(t.name, p, last)] += v
+func (t *table) add(p pair, third string, v float64) { t.addBoth(p, third, "", v) }
+
+func (t *table) addBoth(p pair, third, fourth string, v float64) {
+	t.values[t.c.key(t.name, p, third, fourth)] += v
 }
 
 func (t *table) addAll(p pair, counts []Count) {
@@ -56,14 +70,13 @@ func (t *table) addAll(p pair, counts []Count) {
 }
 
 func (t *table) atLeast(p pair, v float64) {
-	k := t.c.key(t.name, p, "")
+	k := t.c.key(t.name, p, "", "")
 	t.values[k] = max(t.values[k], v)
 }
 
 func (t *table) send(ch chan<- prometheus.Metric, kind prometheus.ValueType) {
 	for _, k := range slices.SortedFunc(maps.Keys(t.values), series.compare) {
-		labels := [...]string{k.destination, k.exit, k.last}
-		t.c.send(ch, t.name, kind, t.values[k], labels[:t.c.families[t.name].labels]...)
+		t.c.send(ch, t.name, kind, t.values[k], k.labels(t.c.families[t.name].labels)...)
 	}
 }
 
@@ -85,19 +98,26 @@ func (t *histograms) add(p pair, h policy.Histogram) {
 	if len(h.Counts) == 0 {
 		return
 	}
-	k := t.c.key(t.name, p, "")
+	k := t.c.key(t.name, p, "", "")
 	have, ok := t.merged[k]
-	if len(h.Counts) != len(h.Bounds)+1 || ok && !slices.Equal(have.Bounds, h.Bounds) {
+	if len(h.Counts) != len(h.Bounds)+1 || zeros(h) > h.Counts[0] ||
+		ok && (!slices.Equal(have.Bounds, h.Bounds) || (have.Fine == nil) != (h.Fine == nil)) {
 		t.c.errors.Add(1)
 		return
 	}
 	if !ok {
 		have = policy.Histogram{Bounds: h.Bounds, Counts: make([]uint64, len(h.Counts))}
+		if h.Fine != nil {
+			have.Fine = make(map[int]int64, len(h.Fine))
+		}
 	}
 	for i, n := range h.Counts {
 		have.Counts[i] += n
 	}
 	have.Sum += h.Sum
+	for i, n := range h.Fine {
+		have.Fine[i] += n
+	}
 	t.merged[k] = have
 }
 
@@ -111,11 +131,11 @@ func (t *histograms) send(ch chan<- prometheus.Metric) {
 			below += h.Counts[i]
 			buckets[bound] = below
 		}
-		labels := []string{k.destination, k.exit}
-		if family.labels == 1 {
-			labels = labels[1:]
-		}
+		labels := k.labels(family.labels)
 		m, err := prometheus.NewConstHistogram(family.desc, h.Count(), h.Sum, buckets, labels...)
+		if err == nil && h.Fine != nil {
+			m, err = withNative(m, family.desc, h, labels)
+		}
 		if err != nil {
 			m = prometheus.NewInvalidMetric(family.desc, err)
 		}

@@ -25,7 +25,12 @@ type Facts struct {
 	Dest   netip.AddrPort // where the connection goes: its port, and its address for CIDR matches
 	Method string         // "" where the inside is not seen
 	Path   string         // with its query; "" where the inside is not seen
-	Exit   string         // name of the exit
+	Site   string         // domain that was registered for Host; only needed where WantsSite
+	Exit   string         // Identity of the exit, with port and session where these tell it
+	// Proxied says that Exit is a forward proxy, and Lifetime after what time
+	// another address takes its place; 0 for never.
+	Proxied  bool
+	Lifetime time.Duration
 	// Session is what the user name at the exit told, "" if nothing.
 	Session string
 }
@@ -58,8 +63,11 @@ type Engine struct {
 	table []atomic.Pointer[Lane] // chains by hash; read without lock, written under mu
 	seed  maphash.Seed
 
+	endpoints atomic.Pointer[map[netip.AddrPort]*Exit]
+
 	tallies atomic.Pointer[map[labels]*Tally]
 	meters  atomic.Pointer[map[string]*ExitMeter]
+	exits   exitLabels
 
 	dropped atomic.Uint64
 	evicted atomic.Uint64
@@ -88,8 +96,9 @@ type owner struct{ number uint64 }
 // labels are the key of a Tally.
 type labels struct{ destination, exit string }
 
-// maxTallies bounds tallies and meters. Their keys are names of the policy
-// file, so only a history of many reloads comes near.
+// maxTallies bounds tallies and meters. Their keys are names of the policy file
+// and the first of the sessions that clients name, so only a history of many
+// reloads, or sessions that go to many destinations, come near.
 const maxTallies = 4096
 
 // errNoCells says that the ledger has no room for a lane.
@@ -117,6 +126,7 @@ func NewEngine(p *Policy, cells []ledger.Cell, index Index, now ledger.Time) (*E
 		lanes:    map[*Lane]struct{}{},
 		overflow: map[*owner]*Lane{},
 	}
+	e.endpoints.Store(&map[netip.AddrPort]*Exit{})
 	e.tallies.Store(&map[labels]*Tally{})
 	e.meters.Store(&map[string]*ExitMeter{})
 	e.state.Store(e.compile(p))
@@ -176,7 +186,7 @@ func (r *rule) shapes(k LaneKey) bool {
 	for _, p := range [...]struct {
 		value string
 		bit   Per
-	}{{k.Destination, PerDestination}, {k.Exit, PerExit}, {k.Session, PerSession}, {k.Path, PerPath}} {
+	}{{k.Destination, PerDestination | PerSite}, {k.Exit, PerExit}, {k.Session, PerSession}, {k.Path, PerPath}} {
 		if (p.value != "") != (r.Per&p.bit != 0) {
 			return false
 		}
@@ -239,7 +249,6 @@ func (e *Engine) Swap(p *Policy, now ledger.Time) {
 			continue
 		}
 		e.remove(l)
-		l.limits.Store(nil)
 		l.learned.Store(nil)
 		l.Cell.Configure(0, 0, now)
 		l.Cell.ClearCooldown(now)
@@ -271,7 +280,7 @@ func (e *Engine) Select(dst []*Lane, f *Facts, a Admission, now ledger.Time) []*
 	found := s.matcher.find(f.Host)
 	var rules [MaxShapes]*rule
 	var names [MaxShapes]string
-	n, seen := 0, uint16(0)
+	n, seen := 0, uint32(0)
 	for i := range found {
 		c := &found[i]
 		if seen&c.bit != 0 || n == MaxShapes || !c.admits(f, a) {
@@ -308,12 +317,21 @@ func (e *Engine) Wants(host string, dest netip.AddrPort) bool {
 	return false
 }
 
+// WantsSite reports whether some budget tells sites apart, so that Facts need
+// Site.
+func (e *Engine) WantsSite() bool { return e.state.Load().matcher.sites }
+
 // lane finds or makes the lane of r for f.
 func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
 	key := LaneKey{Budget: r.Name}
-	if r.Per&PerDestination != 0 {
+	switch {
+	case r.Per&PerDestination != 0:
 		key.Destination = f.Host
-	} else {
+	case r.Per&PerSite != 0:
+		if key.Destination = f.Site; key.Destination == "" {
+			key.Destination = f.Host
+		}
+	default:
 		label = r.label
 	}
 	if r.Per&PerExit != 0 {
@@ -334,6 +352,9 @@ func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
 	l := e.find(r.owner, key, hash)
 	if l == nil {
 		l = e.create(r, key, label, now)
+	}
+	if f.Lifetime > 0 && key.Exit != "" {
+		l.outlive(f.Lifetime, now)
 	}
 	if used := l.used.Load(); used+uint64(time.Millisecond) < uint64(now) { // spares the cache line
 		l.used.Store(uint64(now))
@@ -455,6 +476,7 @@ func (e *Engine) insert(l *Lane) {
 // remove takes a lane out of the table, so that no new request finds it.
 func (e *Engine) remove(l *Lane) {
 	l.retired.Store(true)
+	l.limits.Store(nil) // its window writes into the cell, which another lane may get
 	delete(e.lanes, l)
 	if e.index != nil {
 		if err := e.index.Delete(l.Key); err != nil {
@@ -561,17 +583,23 @@ func (e *Engine) Find(id string) *Lane {
 }
 
 // Dropped is the number of keys for which there was no room: requests that
-// fell into a lane of overflow, and lanes that the index does not know.
-func (e *Engine) Dropped() uint64 { return e.dropped.Load() }
+// fell into a lane of overflow, lanes that the index does not know, and
+// sessions of exits that are counted together.
+func (e *Engine) Dropped() uint64 { return e.dropped.Load() + e.exits.dropped.Load() }
 
 // Evicted is the number of idle lanes that made room for others.
 func (e *Engine) Evicted() uint64 { return e.evicted.Load() }
 
 // Tally is the counter for a destination label and an exit, made on demand.
-// The labels must come from the policy file, or be OtherLabel or AllExits.
-// Does not allocate where the tally exists.
+// The destination must come from the policy file, or be OtherLabel. The exit is
+// an exit's identity, or AllExits; of its sessions and ports those beyond a
+// bound share a tally, see exitLabels. Does not allocate where the tally exists.
 func (e *Engine) Tally(destination, exit string) *Tally {
-	return fetch(&e.tallies, labels{destination, exit}, labels{OtherLabel, OtherLabel}, func(k labels) (labels, *Tally) {
+	k := labels{destination, e.exits.of(e.seed, exit)}
+	if have := *e.tallies.Load(); len(have) >= maxTallies/2 && have[k] == nil {
+		k.exit = e.exits.rest(e.seed, k.exit) // the other half is for names of the policy file
+	}
+	return fetch(&e.tallies, k, labels{OtherLabel, OtherLabel}, func(k labels) (labels, *Tally) {
 		k = labels{strings.Clone(k.destination), strings.Clone(k.exit)}
 		return k, newTally(k.destination, k.exit)
 	})
@@ -580,10 +608,10 @@ func (e *Engine) Tally(destination, exit string) *Tally {
 // OtherTally is the counter for what no budget names.
 func (e *Engine) OtherTally(exit string) *Tally { return e.Tally(OtherLabel, exit) }
 
-// Meter is the meter of an exit, made on demand. Does not allocate where it
-// exists.
+// Meter is the meter of an exit, made on demand. Sessions and ports beyond a
+// bound share one, as they do a Tally. Does not allocate where it exists.
 func (e *Engine) Meter(exit string) *ExitMeter {
-	return fetch(&e.meters, exit, OtherLabel, func(exit string) (string, *ExitMeter) {
+	return fetch(&e.meters, e.exits.of(e.seed, exit), OtherLabel, func(exit string) (string, *ExitMeter) {
 		exit = strings.Clone(exit)
 		return exit, &ExitMeter{Exit: exit}
 	})

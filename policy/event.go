@@ -18,6 +18,7 @@ const (
 	EventPenalty      EventKind = "penalty"       // a lane was closed and slowed
 	EventReopened     EventKind = "reopened"      // the probe succeeded
 	EventRefused      EventKind = "refused"       // a request was refused here
+	EventStalled      EventKind = "stalled"       // a lane had no success for long; once for each time
 	EventRetry        EventKind = "retry"         // a request was repeated, and its client not told
 	EventReload       EventKind = "reload"        // a new policy is in force
 	EventReloadFailed EventKind = "reload_failed" // a new policy was bad; the old one stays

@@ -51,6 +51,7 @@ type Lane struct {
 	slack   ledger.Slack
 	retired atomic.Bool
 	strikes atomic.Int32
+	born    atomic.Uint64 // ledger.Time at which the exit's present address was first used
 	trouble atomic.Uint64 // ledger.Time of the first penalty since the last success; 0: none
 	stalled atomic.Bool   // … and that was reported
 	last    atomic.Pointer[Closure]
@@ -78,6 +79,7 @@ type Closure struct {
 	Delay  time.Duration // that was applied, without spread
 	Given  bool          // the origin named the delay
 	Manual bool          // by the operator
+	Quota  bool          // the origin told that nothing is left, maybe without refusing
 }
 
 // Reason is the closure in words: "limited, 3s as asked".
@@ -85,6 +87,8 @@ func (c Closure) Reason() string {
 	switch {
 	case c.Manual:
 		return "operator"
+	case c.Quota:
+		return fmt.Sprintf("quota used up, opens in %v as told", c.Delay)
 	case c.Given:
 		return fmt.Sprintf("%s, %v as asked", c.Kind, c.Delay)
 	}

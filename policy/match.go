@@ -12,7 +12,7 @@ import (
 type rule struct {
 	*Budget
 	owner *owner
-	bit   uint16 // 1 << Per
+	bit   uint32 // 1 << Per
 	any   bool   // matches every host
 	addrs []addrPattern
 	label string // of lanes that do not tell destinations apart
@@ -40,12 +40,18 @@ type matcher struct {
 	exact  map[string][]candidate
 	suffix map[string][]candidate // ".example.com"
 	rest   []candidate            // for hosts under no name of the file
+	sites  bool                   // some rule tells sites apart
 }
 
 func compile(p *Policy, ownerOf func(name string) *owner) (*matcher, []*rule) {
 	m := &matcher{exact: map[string][]candidate{}, suffix: map[string][]candidate{}}
 	var rules []*rule
-	for _, b := range p.Budgets {
+	budgets := p.Budgets
+	if slices.ContainsFunc(p.Exits, func(e Exit) bool { return e.Proxy != nil }) {
+		budgets = append(slices.Clip(budgets), exitTrouble)
+	}
+	for _, b := range budgets {
+		m.sites = m.sites || b.Per&PerSite != 0
 		r := &rule{Budget: b, owner: ownerOf(b.Name), bit: 1 << b.Per, any: len(b.Match.Hosts) == 0, label: b.Name}
 		for _, h := range b.Match.Hosts {
 			r.any = r.any || h.Any
@@ -169,6 +175,8 @@ func (r *rule) anyPort() uint16 {
 func (r *rule) admits(f *Facts, a Admission) bool {
 	switch {
 	case a == ForRequest && r.Unit != Requests, a == ForHTTPConnection && r.Unit != Connections:
+		return false
+	case r.Budget == exitTrouble && !f.Proxied:
 		return false
 	}
 	if r.Match.Path != "" && !strings.HasPrefix(f.Path, r.Match.Path) {

@@ -79,11 +79,13 @@ type UIDRange struct {
 type Per uint8
 
 // The properties of Per. PerDestination is the host, or the address where a
-// connection has no host. PerSession is what the user name at a forward proxy
+// connection has no host; PerSite the domain that was registered for it, which
+// excludes PerDestination. PerSession is what the user name at a forward proxy
 // tells, PerPath the path of a request without its query. Of two sets the
 // greater is the more specific.
 const (
 	PerExit Per = 1 << iota
+	PerSite
 	PerDestination
 	PerSession
 	PerPath

@@ -80,6 +80,7 @@ type Tally struct {
 	retried atomic.Uint64
 	bytes   [2]atomic.Uint64
 	wait    histogram
+	traffic [numOutcomes]traffic // see AddExchange
 }
 
 func newTally(destination, exit string) *Tally {
@@ -160,6 +161,10 @@ type Histogram struct {
 	Bounds []float64 // ascending upper bounds; shared, not to be changed
 	Counts []uint64
 	Sum    float64
+	// Fine, if not nil, holds the same values by the buckets of a native
+	// histogram of schema FineSchema: the i-th ends at 2^(i/8). Zeros, and
+	// only they, are in none.
+	Fine map[int]int64
 }
 
 // Count is the number of values.

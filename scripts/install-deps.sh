@@ -14,7 +14,7 @@ PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
 # What each target needs, as command=package.
 declare -A needs=(
 	[demo]="python3=python3"
-	[test]="gcc=gcc python3=python3 curl=curl wget=wget node=nodejs nginx=nginx ip=iproute2"
+	[test]="gcc=gcc python3=python3 curl=curl wget=wget node=nodejs nginx=nginx ip=iproute2 microsocks=microsocks danted=dante-server squid=squid tinyproxy=tinyproxy haproxy=haproxy"
 	[bench]="gcc=gcc nginx=nginx haproxy=haproxy wrk=wrk curl=curl"
 	[generate]="clang-19=clang-19 llvm-strip-19=llvm-19"
 	[profile]="perf=linux-perf"

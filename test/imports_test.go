@@ -49,7 +49,7 @@ var reserved = map[string][]string{
 	"github.com/cilium/ebpf": {"loader"},
 	"github.com/spf13/cobra": {"cmd"},
 	"github.com/prometheus":  {"metrics"},
-	"go.yaml.in/yaml/v3":     {"policy/config"},
+	"go.yaml.in/yaml/v3":     {"policy/config", "userspace/sim"},
 	"github.com/rogpeppe":    {"cmd"},
 	"github.com/vishvananda": {"loader", "userspace", "cmd"},
 	rival:                    {"test"},

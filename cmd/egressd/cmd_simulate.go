@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -209,13 +210,17 @@ func writeCounts(out *strings.Builder, width int, r *sim.Result) error {
 		{Title: "SENT", Right: true}, {Title: "OK", Right: true}, {Title: "LIMITED", Right: true},
 		{Title: "ERRORS", Right: true}, {Title: "REFUSED", Right: true}, {Title: "JOBS LOST", Right: true},
 	}
+	repeats := slices.ContainsFunc(r.Strategies, func(f sim.Figures) bool { return f.Repeated > 0 })
+	if repeats {
+		columns = append(columns, table.Column{Title: "REPEATED", Right: true})
+	}
 	var rows [][]string
 	for _, f := range r.Strategies {
 		row := []string{f.Strategy}
-		for _, x := range []float64{f.Sent, f.OK, f.Limited, f.Errors, f.Refused, f.Lost} {
+		for _, x := range []float64{f.Sent, f.OK, f.Limited, f.Errors, f.Refused, f.Lost, f.Repeated} {
 			row = append(row, formatMean(x, r.Runs))
 		}
-		rows = append(rows, row)
+		rows = append(rows, row[:len(columns)])
 	}
 	return table.Write(out, width, columns, rows)
 }

@@ -32,6 +32,10 @@ func (v value) budgets() []*policy.Budget {
 		if b.Name == "" {
 			b.Name = fmt.Sprintf("budget-%d", number)
 		}
+		if b.Name == policy.ExitBudget {
+			v.reject("the name %s is that of the lanes which hold the trouble of proxies; choose another", b.Name)
+			return
+		}
 		if names[b.Name] {
 			v.reject("the name %s is taken by a budget above; choose another", b.Name)
 			return
@@ -152,11 +156,13 @@ func (v value) per() policy.Per {
 		case "path":
 			bit = policy.PerPath
 		default:
-			v.notYet(s, "use destination")
-			return
+			bit = policy.PerSite
 		}
-		if per&bit != 0 {
+		switch both := policy.PerSite | policy.PerDestination; {
+		case per&bit != 0:
 			v.reject("%s is listed twice; remove one", s)
+		case bit&both != 0 && per&both != 0:
+			v.reject("destination and site exclude each other, as every destination is part of its site; keep one")
 		}
 		per |= bit
 	})

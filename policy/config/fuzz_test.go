@@ -110,7 +110,7 @@ func FuzzParse(f *testing.F) {
 		exits := map[string]bool{policy.DirectExit: true}
 		for _, e := range p.Exits {
 			set := 0
-			for _, is := range []bool{e.Interface != "", e.Source.IsValid(), e.Mark != 0} {
+			for _, is := range []bool{e.Interface != "", e.Source.IsValid(), e.Mark != 0, e.UIDs.Set, e.Proxy != nil} {
 				if is {
 					set++
 				}

@@ -75,69 +75,6 @@ func (v value) listPath() string { return v.path[:strings.LastIndexByte(v.path, 
 
 func isControl(c rune) bool { return c < ' ' || c == 0x7f }
 
-func (v value) exits() []policy.Exit {
-	var exits []policy.Exit
-	names := map[string]bool{}
-	identities := map[policy.Exit]string{}
-	v.list("[{name: wg0, interface: wg0}]", "", func(v value) {
-		e, ok := v.exit()
-		if !ok {
-			return
-		}
-		if names[e.Name] {
-			v.reject("the name %s is taken by an exit above; choose another", e.Name)
-			return
-		}
-		names[e.Name] = true
-		identity := e
-		identity.Name = ""
-		if other, taken := identities[identity]; taken {
-			v.reject("is the same exit as %s above, which always fits first; remove one", other)
-			return
-		}
-		identities[identity] = e.Name
-		exits = append(exits, e)
-	})
-	return exits
-}
-
-// exit reads one exit. Its names and its identity are read independently, so
-// that one run shows every error.
-func (v value) exit() (e policy.Exit, ok bool) {
-	identities, before := 0, len(v.r.errs)
-	ok = v.mapping(
-		field{"name", func(v value) { e.Name = v.exitName() }},
-		field{"interface", func(v value) { identities++; e.Interface = v.device() }},
-		field{"source", func(v value) { identities++; e.Source = v.source() }},
-		field{"mark", func(v value) { identities++; e.Mark = v.mark() }},
-		field{"proxy", func(v value) { identities++; unsupported(v) }},
-		field{"session", unsupported},
-		field{"rotating", unsupported},
-	)
-	if !ok || len(v.r.errs) > before {
-		return e, false
-	}
-	switch {
-	case e.Name == "":
-		v.reject("name is missing; give the exit one, as in name: wg0")
-	case identities == 0:
-		v.reject("nothing says which sockets use this exit; add interface, source or mark")
-	case identities > 1:
-		v.reject("interface, source and mark exclude each other; keep one, or make two exits")
-	default:
-		return e, true
-	}
-	return e, false
-}
-
-func (v value) exitName() string {
-	s, ok := v.name()
-	if ok && s == policy.DirectExit {
-		v.reject("%s is the exit that nothing else names; choose another name", s)
-	}
-	return s
-}
-
 // maxName bounds the names of budgets and exits: they become metric labels
 // and parts of lane ids.
 const maxName = 64
@@ -169,56 +106,6 @@ func validName(s string) bool {
 
 func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
-}
-
-// maxDevice is IFNAMSIZ without the zero at the end.
-const maxDevice = 15
-
-func (v value) device() string {
-	s, ok := v.text("wg0")
-	if !ok {
-		return ""
-	}
-	// The kernel's own rule: dev_valid_name in net/core/dev.c.
-	if s == "" || len(s) > maxDevice || s == "." || s == ".." || strings.ContainsAny(s, "/: \t\n\v\f\r") {
-		v.reject("%q is no name of a network device; see ip link", clip(s))
-		return ""
-	}
-	return s
-}
-
-func (v value) source() netip.Addr {
-	s, ok := v.text("203.0.113.7")
-	if !ok {
-		return netip.Addr{}
-	}
-	a, err := netip.ParseAddr(s)
-	switch a = a.Unmap(); {
-	case err != nil:
-		v.reject("%q is no address; write one that this host has, as in 203.0.113.7", clip(s))
-	case a.Zone() != "":
-		v.reject("%q names a zone; write the address alone", clip(s))
-	case a.IsUnspecified() || a.IsMulticast():
-		v.reject("%q is no address that a connection can come from; write one that this host has", clip(s))
-	default:
-		return a
-	}
-	return netip.Addr{}
-}
-
-func (v value) mark() uint32 {
-	s := v.node.Value
-	hex, isHex := strings.CutPrefix(s, "0x")
-	base := 10
-	if isHex {
-		s, base = hex, 16
-	}
-	n, err := strconv.ParseUint(s, base, 32)
-	if err != nil || n == 0 || !isHex && leadingZero(s) || v.node.ShortTag() != "!!int" {
-		v.reject("must be a number from 1 to 0xffffffff%s; write it as 0x2a or 42", v.butIs())
-		return 0
-	}
-	return uint32(n)
 }
 
 func (v value) tls() {

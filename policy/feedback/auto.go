@@ -66,7 +66,7 @@ func (a *Auto) Success(now ledger.Time, interval time.Duration, waited bool) tim
 	next, pause := rate*growth, growPause
 	switch {
 	case a.failed == 0 || rate >= a.failed*proof:
-	case rate < a.failed*knee:
+	case rate < a.failed*knee*(1-step): // nearer than a step is there
 		next = min(next, a.failed*knee)
 	default:
 		next, pause = rate+a.failed*step, stepPause

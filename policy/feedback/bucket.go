@@ -14,7 +14,9 @@ import (
 type bucket struct {
 	limit    uint64
 	interval time.Duration // between units that come back; 0: unknown
-	missing  uint64        // that interval was taken from
+	missing  uint64        // the most that interval was taken from
+	recent   time.Duration // the same as interval, of the answers since it was last set
+	answers  int           // that recent was taken from
 	full     ledger.Time   // when it would be full
 	heard    ledger.Time   // when the latest answer came that set full
 	trust    ledger.Time   // nothing is known from here on
@@ -53,18 +55,25 @@ func (b *bucket) observe(w *word) (empty ledger.Time) {
 	return w.received.Add(min(max(w.reset-times(w.limit-1, b.interval), 0), b.interval))
 }
 
+// generation is after how many answers the rate of those before is forgotten,
+// so that a limit that was raised is noticed.
+const generation = 64
+
 // refills learns the rate. Each answer names one that is too high by less than
-// a unit in missing, so the slowest counts, until one shows that it cannot be
-// so slow. Rounding must not make more than an eighth of the time.
+// a unit in missing, so the slowest of some counts, until one shows that it
+// cannot be so slow. Rounding must not make more than an eighth of the time.
 func (b *bucket) refills(missing uint64, w *word) {
 	if missing == 0 || w.reset < 8*w.quantum {
 		return
 	}
 	interval := min(divide(w.reset, missing), MaxInterval)
-	faster := missing > 1 && divide(w.reset+w.quantum, missing-1) < b.interval
-	if interval > b.interval || faster {
-		b.interval = interval
-		b.missing = missing
+	if missing > 1 && divide(w.reset+w.quantum, missing-1) < b.interval {
+		b.interval, b.missing, b.recent, b.answers = 0, 0, 0, 0
+	}
+	b.interval, b.recent = max(b.interval, interval), max(b.recent, interval)
+	b.missing = max(b.missing, missing)
+	if b.answers++; b.answers == generation {
+		b.interval, b.recent, b.answers = b.recent, 0, 0
 	}
 }
 

@@ -21,11 +21,13 @@ type greedy struct {
 	workers int
 	delay   [2]time.Duration // of one way: from, to
 	lose    float64          // share of answers
+	mood    time.Duration    // it is idle for so long at most, and then greedy again; 0: never idle
 
 	heard    ledger.Time // when the first answer was observed
 	taken    uint64      // units since the beginning
 	inFlight int
 	waking   bool
+	idle     bool
 
 	// Of what was sent after heard:
 	last    ledger.Time
@@ -38,8 +40,15 @@ func (g *greedy) oneWay() time.Duration {
 	return g.delay[0] + time.Duration(g.rand.Int64N(int64(g.delay[1]-g.delay[0])+1))
 }
 
+// turn changes the mood, now and from then on.
+func (g *greedy) turn() {
+	g.idle = !g.idle
+	g.fill()
+	g.after(time.Duration(g.rand.Int64N(int64(g.mood))), g.turn)
+}
+
 func (g *greedy) fill() {
-	for g.inFlight < g.workers {
+	for g.inFlight < g.workers && !g.idle {
 		wait, ok := g.t.Take(g.now, 1)
 		if ok {
 			g.send()
@@ -94,7 +103,7 @@ func (g *greedy) send() {
 // flight when the end of a window was near, since it is not known in which
 // window they counted; where resets are whole seconds, up to a second and a
 // twentieth more of each window; of a sliding window what comes back before
-// its oldest answer said so.
+// its oldest answer said so. Measured: 64-98 %.
 func TestNeverRefused(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	near, far := [2]time.Duration{1 * ms, 5 * ms}, [2]time.Duration{20 * ms, 120 * ms}
@@ -106,41 +115,50 @@ func TestNeverRefused(t *testing.T) {
 		workers int
 		delay   [2]time.Duration
 		lose    float64
+		mood    time.Duration
 		used    float64
 		gap     time.Duration
 	}{
-		{"fixed", 100, 10 * s, fixed(ms, true), 4, near, 0, 0.9, 11 * s},
-		{"fixed, far", 100, 10 * s, fixed(ms, true), 8, far, 0, 0.9, 11 * s},
-		{"fixed, many", 100, 10 * s, fixed(ms, true), 60, far, 0, 0.3, 11 * s},
-		{"fixed, lossy", 100, 10 * s, fixed(ms, true), 8, far, 0.5, 0.9, 11 * s},
-		{"fixed, seconds", 100, 10 * s, fixed(s, true), 8, far, 0, 0.8, 12 * s},
-		{"fixed, length unknown", 100, 10 * s, fixed(s, false), 8, far, 0.1, 0.8, 12 * s},
-		{"fixed, one second", 20, s, fixed(ms, true), 4, near, 0, 0.8, 2 * s},
-		{"fixed, one second, far", 20, s, fixed(ms, true), 4, far, 0.1, 0.5, 4 * s},
-		{"fixed, four seconds", 20, 4 * s, fixed(s, true), 4, near, 0, 0.4, 9 * s},
-		{"fixed, one unit", 1, 10 * s, fixed(s, true), 4, far, 0.1, 0.5, 25 * s},
-		{"fixed, an hour", 5000, time.Hour, fixed(s, false), 16, far, 0.1, 0.9, time.Hour + 5*s},
-		{"sliding", 100, 10 * s, sliding(ms, false), 8, far, 0, 0.3, 11 * s},
-		{"sliding, oldest", 100, 10 * s, sliding(ms, true), 8, far, 0, 0.3, 11 * s},
-		{"sliding, seconds", 100, 10 * s, sliding(s, false), 8, far, 0.1, 0.3, 12 * s},
-		{"sliding, oldest, seconds", 100, 10 * s, sliding(s, true), 8, far, 0.1, 0.3, 12 * s},
-		{"bucket", 100, 10 * s, bucketOf, 8, far, 0, 0.8, s},
-		{"bucket, lossy", 100, 10 * s, bucketOf, 8, far, 0.5, 0.8, s},
-		{"bucket, small", 3, 60 * s, bucketOf, 8, near, 0, 0.8, (3 + 8) * 20 * s},
+		{"fixed", 100, 10 * s, fixed(ms, true), 4, near, 0, 0, 0.9, 11 * s},
+		{"fixed, far", 100, 10 * s, fixed(ms, true), 8, far, 0, 0, 0.9, 11 * s},
+		{"fixed, many", 100, 10 * s, fixed(ms, true), 60, far, 0, 0, 0.6, 11 * s},
+		{"fixed, lossy", 100, 10 * s, fixed(ms, true), 8, far, 0.5, 0, 0.9, 11 * s},
+		{"fixed, seconds", 100, 10 * s, fixed(s, true), 8, far, 0, 0, 0.8, 12 * s},
+		{"fixed, moody", 40, 2 * s, fixed(ms, true), 30, far, 0, 300 * ms, 0.3, 4 * s},
+		{"fixed, moody, seconds", 100, 10 * s, fixed(s, true), 30, far, 0.1, s, 0.3, 13 * s},
+		{"sliding, moody", 40, 2 * s, sliding(ms, true), 30, far, 0.1, 300 * ms, 0.3, 4 * s},
+		{"bucket, moody", 40, 2 * s, bucketOf, 30, far, 0.1, 300 * ms, 0.3, 4 * s},
+		{"fixed, length unknown", 100, 10 * s, fixed(s, false), 8, far, 0.1, 0, 0.8, 12 * s},
+		{"fixed, one second", 20, s, fixed(ms, true), 4, near, 0, 0, 0.8, 2 * s},
+		{"fixed, one second, far", 20, s, fixed(ms, true), 4, far, 0.1, 0, 0.7, 4 * s},
+		{"fixed, four seconds", 20, 4 * s, fixed(s, true), 4, near, 0, 0, 0.7, 9 * s},
+		{"fixed, one unit", 1, 10 * s, fixed(s, true), 4, far, 0.1, 0, 0.8, 25 * s},
+		{"fixed, an hour", 5000, time.Hour, fixed(s, false), 16, far, 0.1, 0, 0.9, time.Hour + 5*s},
+		{"sliding", 100, 10 * s, sliding(ms, false), 8, far, 0, 0, 0.5, 11 * s},
+		{"sliding, oldest", 100, 10 * s, sliding(ms, true), 8, far, 0, 0, 0.6, 11 * s},
+		{"sliding, seconds", 100, 10 * s, sliding(s, false), 8, far, 0.1, 0, 0.5, 12 * s},
+		{"sliding, oldest, seconds", 100, 10 * s, sliding(s, true), 8, far, 0.1, 0, 0.7, 12 * s},
+		{"bucket", 100, 10 * s, bucketOf, 8, far, 0, 0, 0.8, s},
+		{"bucket, lossy", 100, 10 * s, bucketOf, 8, far, 0.5, 0, 0.8, s},
+		{"bucket, small", 3, 60 * s, bucketOf, 8, near, 0, 0, 0.8, (3 + 8) * 20 * s},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lowest, longest, refused := 2.0, time.Duration(0), 0
+			windows := min(max(3, 3000/c.limit), 30)
 			for seed := range uint64(20) {
 				r := rand.New(rand.NewPCG(1, seed))
 				start := t0.Add(time.Duration(r.Int64N(int64(c.length))))
 				g := &greedy{
 					agenda: agenda{now: start}, rand: r,
-					origin: c.origin(c.limit, c.length), workers: c.workers, delay: c.delay, lose: c.lose,
+					origin: c.origin(c.limit, c.length), workers: c.workers, delay: c.delay, lose: c.lose, mood: c.mood,
 				}
 				g.fill()
-				g.run(start.Add(30 * c.length))
+				if g.mood > 0 {
+					g.after(g.mood, g.turn)
+				}
+				g.run(start.Add(time.Duration(windows) * c.length))
 				refused += g.refused
-				lowest = min(lowest, float64(g.served)/float64(30*c.limit))
+				lowest = min(lowest, float64(g.served)/float64(windows*c.limit))
 				longest = max(longest, g.gap, g.now.Sub(g.last))
 			}
 			t.Logf("used %.3f, gap %v", lowest, longest)

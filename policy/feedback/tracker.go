@@ -115,7 +115,7 @@ func (t *Tracker) learn(w *word, o Observation, now ledger.Time) ledger.Time {
 	switch {
 	case w.toFull:
 		empty = t.bucket.observe(w)
-	case w.hasRemaining && w.late <= now:
+	case false:
 		return 0 // of a window that is over: nothing it says holds any more
 	case w.useful():
 		slot := t.slot(w)
@@ -156,11 +156,16 @@ func (t *Tracker) slot(w *word) *window {
 	return pick
 }
 
-// confirm drops what was only assumed to go on, now that the origin speaks of
-// another limit: the old one may have been replaced by it.
+// confirm drops what nobody speaks of any more, now that the origin speaks of
+// another limit, which may be in its place: a window that was only assumed to
+// follow, and a limit that was heard of longer ago than its window is long.
 func (t *Tracker) confirm(slot *window, w *word) {
 	for i := range t.windows {
-		if s := &t.windows[i]; s != slot && s.phase == assumed && w.dispatched >= s.start {
+		s := &t.windows[i]
+		if s == slot {
+			continue
+		}
+		if s.phase == assumed && w.dispatched >= s.start || s.phase == heard && !s.counted && w.received >= s.latest.Add(s.length) {
 			*s = window{}
 		}
 	}

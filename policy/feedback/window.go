@@ -33,7 +33,7 @@ type window struct {
 	start        ledger.Time // of an assumed window; of others, 0
 	early, until ledger.Time // it ends in between
 	trust        ledger.Time // nothing is known from here on
-	latest       ledger.Time // when the answer came that the window began with
+	latest       ledger.Time // when the answer came that the window began with, or the last of one that is not counted
 
 	counted bool   // left is known
 	left    uint64 // units that may still be taken until it ends
@@ -66,6 +66,9 @@ func (s *window) observe(w *word, trip time.Duration) bool {
 	if s.told > 0 {
 		s.length = s.told
 	}
+	if !s.counted {
+		s.latest = max(s.latest, w.received)
+	}
 	s.trust = w.received.Add(MaxTrust)
 	s.phase = heard
 	s.pace(w)
@@ -90,11 +93,6 @@ func (s *window) older(w *word) bool {
 // count sets what is left, and the end of the window.
 func (s *window) count(w *word, trip time.Duration) {
 	switch {
-	case s.phase == assumed && w.early <= s.start:
-		// The window before goes on, says the origin: no fresh units.
-		s.lower(w)
-		s.early, s.until = w.early, w.late
-		s.tail = sum(s.tail, w.out())
 	case s.phase != heard || !s.counted, w.early > s.until, s.sliding && w.dispatched >= s.latest:
 		s.slides(w)
 		s.restart(w, trip)
@@ -114,7 +112,8 @@ func (s *window) slides(w *word) {
 	switch {
 	case s.phase == heard && s.counted && w.received < s.early && w.early > s.until:
 		s.sliding = true
-	case s.phase == assumed && w.late < s.start.Add(s.length-s.length/4):
+	case s.phase == assumed && w.late < s.start.Add(s.length-s.length/4) && w.early > s.start.Add(w.quantum):
+		// Else the window before may go on for a moment, by rounding.
 		s.sliding = true
 	}
 }

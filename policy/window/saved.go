@@ -126,7 +126,7 @@ type image struct {
 	code  uint64      // of width
 	start ledger.Time // of the newest bucket, or end of the fixed window
 	cur   uint64      // word, without the newest bucket
-	units uint64      // in the newest bucket
+	units uint64      // in the newest bucket, or in the fixed window
 }
 
 func newImage(s Saved, per time.Duration) image {
@@ -143,6 +143,7 @@ func (w *Window) saveCharge(now ledger.Time, units uint64) {
 	i := &w.image
 	switch {
 	case w.config.Kind == Fixed && w.end == i.start:
+		i.units += units
 		i.Cur.Store(w.fixedWord())
 	case w.config.Kind == Sliding && now.Sub(i.start) < time.Duration(i.width):
 		i.units += units
@@ -157,7 +158,8 @@ func (w *Window) save(now ledger.Time) {
 	i := &w.image
 	i.Cur.Store(full)
 	if w.config.Kind == Fixed {
-		i.start = w.end
+		// Units count in the window even if it has ended.
+		i.start, i.units = w.end, w.past.since(w.start())
 		prev := fixedTag | uint64(w.config.Per)
 		if w.aligned {
 			prev |= alignedTag
@@ -184,9 +186,8 @@ func (w *Window) save(now ledger.Time) {
 	i.Cur.Store(words[0])
 }
 
-// fixedWord is Saved.Cur of a fixed window. Units count in it even if the
-// window has ended.
+// fixedWord is Saved.Cur of a fixed window.
 func (w *Window) fixedWord() uint64 {
-	in := w.past.since(w.start())
+	in := w.image.units
 	return pack(w.past.total()-in, countBits)<<32 | pack(in, countBits)
 }

@@ -68,11 +68,14 @@ func TestGarbage(t *testing.T) {
 	}
 	for range 20_000 {
 		s := newSaved()
+		c := Config{simLimits[r.IntN(8)], simPers[r.IntN(8)], Kind(r.IntN(2))}
 		start, prev, cur := word(), word(), word()
+		if r.IntN(4) == 0 { // those of the same fixed window, but for its end and its units
+			prev = fixedTag | uint64(r.IntN(2))*alignedTag | uint64(c.Per)
+		}
 		s.Start.Store(start)
 		s.Prev.Store(prev)
 		s.Cur.Store(cur)
-		c := Config{simLimits[r.IntN(8)], simPers[r.IntN(8)], Kind(r.IntN(2))}
 		w := New(c, s, t0)
 		if got := w.Wait(t0, c.Limit); got < 0 || got > c.Per {
 			t.Fatalf("%#x %#x %#x: %+v waits for %v", start, prev, cur, c, got)
@@ -86,6 +89,9 @@ func TestGarbage(t *testing.T) {
 			now = now.Add(w.Wait(now, c.Limit))
 			if _, ok := w.Take(now, c.Limit); !ok {
 				t.Fatalf("%#x %#x %#x: %+v refuses after the wait", start, prev, cur, c)
+			}
+			if _, ok := w.Take(now, 1); ok {
+				t.Fatalf("%#x %#x %#x: %+v grants more than the limit", start, prev, cur, c)
 			}
 		}
 	}

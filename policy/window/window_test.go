@@ -22,7 +22,7 @@ func TestRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for first := range 128 { // all limits, times and kinds
 		t.Run(fmt.Sprint(first), func(t *testing.T) {
-			for range 6 {
+			for range 4 {
 				ops := make([]byte, 2+2*150)
 				for i := range ops {
 					ops[i] = byte(r.Uint32())
@@ -42,7 +42,7 @@ func TestRandomExact(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for first := range 128 {
 		t.Run(fmt.Sprint(first), func(t *testing.T) {
-			for range 6 {
+			for range 4 {
 				ops := make([]byte, 2+2*150)
 				for i := range ops {
 					ops[i] = byte(r.Uint32())
@@ -88,8 +88,8 @@ func TestFixedBoundaries(t *testing.T) {
 	w.Take(t0.Add(10*time.Second), 1) // begins the window
 	fill(69*time.Second, 4)
 	fill(70*time.Second-1, 0)
-	fill(70*time.Second, 5)  // twice the limit across a boundary
-	fill(300*time.Second, 5) // the next window begins with its first unit
+	fill(70*time.Second, 5)                                   // twice the limit across a boundary
+	fill(300*time.Second, 5)                                  // the next window begins with its first unit
 	w.Align(t0.Add(330*time.Second), t0.Add(320*time.Second)) // the boundary is at half minutes
 	fill(329*time.Second, 0)                                  // five were sent since 270 s
 	fill(330*time.Second, 5)
@@ -204,6 +204,13 @@ func TestUndoAcrossReconfigure(t *testing.T) {
 		if used, _ := w.Used(t0 + 3); used != 6 {
 			t.Errorf("kind %d: %d units used, want 6", kind, used)
 		}
+		// What was forgotten before the change is not taken from others.
+		w.Take(t0.Add(time.Minute+1), 1)
+		w.Reconfigure(Config{10, time.Minute, kind}, t0.Add(time.Minute+1))
+		w.Undo(Stamp{t0 + 1, 1}, t0.Add(time.Minute+1))
+		if used, _ := w.Used(t0.Add(time.Minute + 1)); used != 1 {
+			t.Errorf("kind %d: %d units used after the second change, want 1", kind, used)
+		}
 	}
 }
 
@@ -240,7 +247,7 @@ func TestReconfigurePer(t *testing.T) {
 // Whoever always has something to send gets at least 99 % of the limit.
 func TestWorkConservation(t *testing.T) {
 	const per, windows = time.Second, 50
-	for _, limit := range []uint64{1, 2, 10, 125, MaxExact, MaxExact + 1, 2000, 100_000} {
+	for _, limit := range []uint64{1, 2, 10, 125, MaxExact, MaxExact + 1, 5000} {
 		for _, kind := range []Kind{Sliding, Fixed} {
 			c := Config{limit, per, kind}
 			// As soon as there is room, after a start that is spread evenly.
@@ -267,8 +274,8 @@ func TestWorkConservation(t *testing.T) {
 			w = New(c, Saved{}, t0)
 			step := per / time.Duration(limit*5/4+1)
 			sent = 0
-			for now := t0; now < t0.Add(windows*per); now = now.Add(step) {
-				if _, ok := w.Take(now, 1); ok {
+			for now := t0; now < t0.Add((windows+1)*per); now = now.Add(step) {
+				if _, ok := w.Take(now, 1); ok && now >= t0.Add(per) { // the first window begins empty
 					sent++
 				}
 			}

@@ -27,6 +27,8 @@ type Netns struct {
 	file *os.File // the namespace
 	home *os.File // the daemon's own
 	refs atomic.Int64
+
+	routes router
 }
 
 // OpenNetns opens the network namespace behind path, for instance
@@ -76,6 +78,7 @@ func (ns *Netns) Release() {
 	if ns == nil || ns.refs.Add(-1) > 0 {
 		return
 	}
+	ns.routes.close()
 	for _, f := range []*os.File{ns.file, ns.home} {
 		if f != nil {
 			f.Close() // opened to name a namespace: nothing is written, nothing can fail

@@ -3,6 +3,8 @@
 package gate
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/egressd/egressd/policy"
@@ -21,8 +23,11 @@ const lightly = time.Second
 // enforced, trouble of capacity closes it briefly, trouble of the exit closes
 // the lane of the exit if there is one. A success brings all its lanes nearer
 // to their base rate.
+//
+// What the answer told of the limit, and what it says that the request did
+// cost, is settled after that.
 func (g *Gate) Done(w *Waiter, v verdict.Verdict, rnd float64, now ledger.Time) {
-	if !w.release() {
+	if !w.report() {
 		return
 	}
 	lanes := w.lanes[:w.n]
@@ -32,7 +37,6 @@ func (g *Gate) Done(w *Waiter, v verdict.Verdict, rnd float64, now ledger.Time) 
 	switch v.Kind {
 	case verdict.OK:
 		g.reward(w, now)
-		return
 	case verdict.Limited:
 		for i, l := range lanes {
 			if !w.held(i) {
@@ -40,51 +44,69 @@ func (g *Gate) Done(w *Waiter, v verdict.Verdict, rnd float64, now ledger.Time) 
 			}
 		}
 		if i := w.target(); i >= 0 {
-			g.penalize(lanes[i], &w.grants[i], v, rnd, now)
+			g.penalize(lanes[i], &w.grants[i], &v, rnd, now)
 		}
 	case verdict.Capacity:
 		if i := w.target(); i >= 0 {
-			g.close(lanes[i], v, rnd, now)
+			g.close(lanes[i], &v, rnd, now)
 		}
 	case verdict.ExitTrouble:
 		for i, l := range lanes {
-			if w.held(i) && l.Key.Exit != "" && l.Key.Destination == "" {
-				g.close(l, v, rnd, now)
+			if w.held(i) && ofExit(l) {
+				g.close(l, &v, rnd, now)
 			}
 		}
 	}
-	if tally := w.tally(); tally != nil && v.Kind != verdict.Error {
-		tally.CountLimited(v.Kind)
+	if v.Kind != verdict.OK {
+		if tally := w.tally(); tally != nil && v.Kind != verdict.Error {
+			tally.CountLimited(v.Kind)
+		}
+		g.endProbes(w)
 	}
-	g.endProbes(w)
+	g.learn(w, &v, now)
+	g.settleCost(w, &v, now)
+	g.release(w)
 }
 
 // Abort reports that a dispatched request will have no answer. refund gives
 // its units back, which is right only if none of its bytes was written.
 func (g *Gate) Abort(w *Waiter, refund bool, now ledger.Time) {
-	if !w.release() {
+	if !w.report() {
 		return
 	}
 	if refund {
 		for i, l := range w.lanes[:w.n] {
 			l.Return(w.grants[i], now)
 		}
-		g.wake(w.lanes[:w.n]...)
 	}
 	g.endProbes(w)
+	g.release(w)
+	if refund {
+		g.wake(w.lanes[:w.n]...)
+	}
 }
 
-// release ends a dispatch; false if there was none.
-func (w *Waiter) release() bool {
+// report ends a dispatch; false if there was none.
+func (w *Waiter) report() bool {
 	if w.phase != dispatched {
 		return false
 	}
 	w.phase = idle
-	for _, l := range w.lanes[:w.n] {
-		l.Release()
-	}
 	return true
 }
+
+// release ends what w had under way. Whoever waits for its place learns.
+func (g *Gate) release(w *Waiter) {
+	for _, l := range w.lanes[:w.n] {
+		l.Release()
+		if l.Counts() {
+			g.wake(l)
+		}
+	}
+}
+
+// ofExit reports whether a lane is of an exit, whatever the destination.
+func ofExit(l *policy.Lane) bool { return l.Key.Exit != "" && l.Key.Destination == "" }
 
 // target is the lane that a verdict touches, or -1.
 func (w *Waiter) target() int {
@@ -108,6 +130,9 @@ func (g *Gate) reward(w *Waiter, now ledger.Time) {
 			g.cfg.Logger.Info("lane reopened", "lane", l.ID())
 			probe = true
 		}
+		if l.Budget().Auto || l.Cost() > 1 {
+			g.wake(l) // a lane that is faster now may have room sooner than was foreseen
+		}
 	}
 	if probe {
 		g.endProbes(w)
@@ -129,7 +154,7 @@ func (g *Gate) endProbes(w *Waiter) {
 }
 
 // penalize does what a limit does to a lane.
-func (g *Gate) penalize(l *policy.Lane, grant *policy.Grant, v verdict.Verdict, rnd float64, now ledger.Time) {
+func (g *Gate) penalize(l *policy.Lane, grant *policy.Grant, v *verdict.Verdict, rnd float64, now ledger.Time) {
 	c, b := l.Cell, l.Budget()
 	c.Limited.Add(1)
 	strikes := l.Strikes()
@@ -148,10 +173,11 @@ func (g *Gate) penalize(l *policy.Lane, grant *policy.Grant, v verdict.Verdict, 
 		g.told(l, slowed, before, now)
 		g.review(l)
 	}
+	g.reportStall(l, now)
 }
 
 // close closes a lane for what is no fault of its rate.
-func (g *Gate) close(l *policy.Lane, v verdict.Verdict, rnd float64, now ledger.Time) {
+func (g *Gate) close(l *policy.Lane, v *verdict.Verdict, rnd float64, now ledger.Time) {
 	b := l.Budget()
 	delay := lightly
 	if v.HasDelay {
@@ -162,6 +188,73 @@ func (g *Gate) close(l *policy.Lane, v verdict.Verdict, rnd float64, now ledger.
 		l.NoteClosed(policy.Closure{At: now, Kind: v.Kind, Delay: delay, Given: v.HasDelay})
 		g.told(l, false, before, now)
 		g.review(l)
+	}
+	g.reportStall(l, now)
+}
+
+// learn has the lane that a verdict touches learn what the answer told of its
+// limit. A challenge tells of none, and what an exit's provider tells is of
+// the exit.
+func (g *Gate) learn(w *Waiter, v *verdict.Verdict, now ledger.Time) {
+	i := w.target()
+	switch v.Kind {
+	case verdict.Challenge:
+		return
+	case verdict.ExitTrouble:
+		for i = w.n - 1; i >= 0 && !(w.held(i) && ofExit(w.lanes[i])); i-- {
+		}
+	}
+	if i < 0 {
+		return
+	}
+	l := w.lanes[i]
+	before := ledger.Time(l.Cell.OpenUntil.Load())
+	until, stricter := l.Learn(v, &w.grants[i], w.sent, now)
+	switch {
+	case until > 0:
+		l.NoteClosed(policy.Closure{At: now, Kind: v.Kind, Delay: until.Sub(now), Given: true, Quota: true})
+		g.told(l, false, before, now)
+		g.review(l)
+		g.reportStall(l, now)
+	case stricter:
+		g.review(l)
+	case v.Quota.HasRemaining || v.Quota.HasLimit || v.Quota.HasReset || v.Quota.PerSecond > 0:
+		g.wake(l) // it may give more now
+	}
+}
+
+// settleCost takes what the request did cost beyond what was taken when it
+// went, or gives back what was too much, in lanes whose budget goes by what
+// answers tell, and charges its flow.
+func (g *Gate) settleCost(w *Waiter, v *verdict.Verdict, now ledger.Time) {
+	if !v.HasCost {
+		return
+	}
+	for i, l := range w.lanes[:w.n] {
+		b := l.Budget()
+		if !w.held(i) || b.Cost.Header == "" || w.grants[i].Cost == 0 {
+			continue
+		}
+		l.Correct(&w.grants[i], v.Cost, now)
+		if l.Waiting.Load() == 0 {
+			continue
+		}
+		g.mu.Lock()
+		q := g.queueOf(l)
+		if f := q.find(q.key(w)); f != nil {
+			f.charge(int64(min(v.Cost, 1<<32))-int64(min(w.grants[i].Cost, 1<<32)), q.quantum())
+		}
+		g.mark(q)
+		g.unlock()
+	}
+}
+
+// reportStall tells once that a lane has had no success for long.
+func (g *Gate) reportStall(l *policy.Lane, now ledger.Time) {
+	if d, yes := l.ReportStall(now); yes {
+		detail := "no success for " + d.Round(time.Second).String() + ": look at what the origin answers, or slow the budget"
+		g.emit(policy.Event{At: now, Kind: policy.EventStalled, Lane: l.ID(), Wait: d, Detail: detail})
+		g.cfg.Logger.Warn("lane stalled", "lane", l.ID(), "without_success", d.Round(time.Second))
 	}
 }
 
@@ -188,12 +281,18 @@ func (g *Gate) told(l *policy.Lane, slowed bool, before, now ledger.Time) {
 func (g *Gate) Wake(l *policy.Lane) { g.wake(l) }
 
 func (g *Gate) wake(lanes ...*policy.Lane) {
+	locked := false
 	for _, l := range lanes {
 		if l.Waiting.Load() == 0 {
 			continue
 		}
-		g.mu.Lock()
-		g.mark(queueOf(l))
+		if !locked {
+			g.mu.Lock()
+			locked = true
+		}
+		g.mark(g.queueOf(l))
+	}
+	if locked {
 		g.unlock()
 	}
 }
@@ -226,19 +325,17 @@ func (g *Gate) review(l *policy.Lane) {
 		return
 	}
 	g.mu.Lock()
-	q := queueOf(l)
+	q := g.queueOf(l)
 	g.mark(q)
-	now := g.cfg.Now()
-	ahead := uint64(0)
-	for s := q.members.head; s != nil; {
-		next := s.links[memberLinks].next
-		after := l.After(now, ahead)
-		if now.Add(after) > s.ticket.deadline && l.Enforced() {
-			g.refuse(s.ticket, policy.RefusedMaxWait, l, after)
-		} else {
-			ahead++
-		}
-		s = next
+	if l.Enforced() {
+		now, ahead := g.cfg.Now(), 0
+		q.roll(q.quantum(), func(s *spot) {
+			if after := l.After(now, uint64(ahead)); now.Add(after) > s.ticket.deadline {
+				g.refuse(s.ticket, policy.RefusedMaxWait, l, after, ahead)
+			} else {
+				ahead++
+			}
+		})
 	}
 	g.unlock()
 }
@@ -250,21 +347,23 @@ func (g *Gate) Reconfigured() {
 	defer g.unlock()
 	var tickets []*ticket
 	for _, q := range g.timers.all() {
-		for s := q.members.head; s != nil; s = s.links[memberLinks].next {
-			if s.i == 0 { // each once
-				tickets = append(tickets, s.ticket)
-			}
+		for s := q.due.head; s != nil; s = s.links[dueLinks].next {
+			tickets = append(tickets, s.ticket)
 		}
+	}
+	slices.SortFunc(tickets, func(a, b *ticket) int { return cmp.Compare(a.seq, b.seq) })
+	for _, t := range tickets {
+		g.leave(t)
 	}
 	for _, t := range tickets {
 		g.rearrange(t)
 	}
 }
 
-// rearrange puts a ticket into the queues that it needs now, at its old place.
+// rearrange puts a ticket, which stands nowhere, into the queues that it needs
+// now, at its old place.
 func (g *Gate) rearrange(t *ticket) {
 	w := t.w
-	g.leave(t)
 	for i, l := range w.lanes[:w.n] {
 		if !l.Enforced() {
 			w.enforced &^= 1 << i

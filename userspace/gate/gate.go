@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gate holds requests in front of their lanes and lets them go, in
-// order of arrival, when the ledger grants them.
+// Package gate holds requests in front of their lanes and lets them go when the
+// ledger grants them: in order of arrival, or, where a budget says so, each
+// client in its turn.
 //
 // Units are taken at the instant of dispatch and never before: a cooldown that
 // is set later holds everyone who waits, and who leaves the queue has cost
@@ -59,6 +60,7 @@ type Outcome struct {
 	Lane       *policy.Lane
 	Drop       bool
 	RetryAfter time.Duration
+	Ahead      int // how many would have gone before it in that lane
 }
 
 // Waiter is one request, or connection, on its way through the gate. Embed it
@@ -125,7 +127,9 @@ type Gate struct {
 	dirty   *queue      // to be looked at before mu is released
 	decided *ticket     // to be notified after that
 	last    *ticket     // the end of decided
+	round   uint64      // of choose
 	spare   *ticket
+	flows   pool
 }
 
 // New makes a gate. The caller closes it.
@@ -155,8 +159,8 @@ func (g *Gate) Close() error {
 	already := g.closed
 	g.closed = true
 	for _, q := range g.timers.all() {
-		for s := q.members.head; s != nil; s = q.members.head {
-			g.refuse(s.ticket, policy.RefusedShutdown, q.lane, 0)
+		for s := q.due.head; s != nil; s = q.due.head {
+			g.refuse(s.ticket, policy.RefusedShutdown, q.lane, 0, q.before(s))
 		}
 	}
 	g.unlock()
@@ -190,7 +194,7 @@ func (g *Gate) Enter(w *Waiter, lanes []*policy.Lane, now ledger.Time) Outcome {
 		g.dispatch(w, now)
 		return w.outcome
 	}
-	return g.enqueue(w, now)
+	return g.enqueue(w, free, now)
 }
 
 // take takes a unit of each lane at now, or of none. Lanes that are not
@@ -252,6 +256,11 @@ func (g *Gate) dispatch(w *Waiter, now ledger.Time) {
 	}
 	if meter != nil {
 		meter.Count(now)
+	}
+	if w.Since == 0 { // a first attempt: see policy.RetryBudget
+		if i := w.target(); i >= 0 {
+			w.lanes[i].Retries.Deposit()
+		}
 	}
 	if w.n > 0 && g.cfg.Events != nil && g.cfg.Events.Dispatches() {
 		g.cfg.Events.Emit(policy.Event{At: now, Kind: policy.EventDispatch, Lane: w.lanes[0].ID(), Wait: now.Sub(w.entered)})

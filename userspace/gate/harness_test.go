@@ -3,6 +3,7 @@
 package gate
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -82,6 +83,7 @@ type request struct {
 	lanes    []*policy.Lane
 	entered  Outcome
 	notified int
+	left     bool
 	at       ledger.Time // when it was granted or refused
 }
 
@@ -109,7 +111,18 @@ func (w *world) enter(name, host, exit string) *request {
 
 func (w *world) enterPath(name, host, path, exit string) *request {
 	w.t.Helper()
-	r := &request{name: name, world: w, lanes: w.lanes(host, path, exit)}
+	return w.send(&request{name: name, lanes: w.lanes(host, path, exit)})
+}
+
+// enterAs is enter for a client, by its cgroup.
+func (w *world) enterAs(cgroup uint64, name, host, exit string) *request {
+	w.t.Helper()
+	return w.send(&request{name: name, lanes: w.lanes(host, "/", exit), Waiter: Waiter{Client: policy.Client{Cgroup: cgroup}}})
+}
+
+func (w *world) send(r *request) *request {
+	w.t.Helper()
+	r.world = w
 	r.Notify = func() {
 		r.notified++
 		r.at = w.now
@@ -126,6 +139,65 @@ func (w *world) enterPath(name, host, path, exit string) *request {
 		w.order = append(w.order, r)
 	}
 	return r
+}
+
+// mustNotLeaveBehind fails if someone waits who could go: all its lanes have a unit,
+// and nobody else keeps a turn in one of them. It also looks at the books.
+func (w *world) mustNotLeaveBehind() {
+	w.t.Helper()
+	for _, r := range w.live {
+		t := r.ticket
+		if t == nil || r.phase != queued {
+			continue
+		}
+		ready := true
+		for i := range t.spots[:t.n] {
+			s := &t.spots[i]
+			_, has := s.queue.peek(w.now)
+			ready = ready && has && (s.queue.turn == nil || s.queue.turn == s)
+			if s.inLine && i < t.stage && s.queue.turn != s {
+				w.t.Fatalf("at +%v: %s passed line %d without its turn there", w.now.Sub(t0), r.name, i)
+			}
+			if s.keeps != (s.inLine && i == t.stage && i > 0 && !t.parked) {
+				w.t.Fatalf("at +%v: %s: keeps = %v at %d, in line %v, stage %d, parked %v", w.now.Sub(t0), r.name, s.keeps, i, s.inLine, t.stage, t.parked)
+			}
+		}
+		if ready {
+			where := ""
+			for i := range t.spots[:t.n] {
+				q := t.spots[i].queue
+				where += fmt.Sprintf("\n%s: in line %v of %d, looked at +%v, budget %+v, cell %+v", q.lane.ID(), t.spots[i].inLine, q.lined, q.at.Sub(t0), q.lane.Budget(), q.lane.Cell)
+			}
+			w.t.Fatalf("at +%v: %s is left behind at stage %d, parked %v, waited %v, patience %v, hold %v%s", w.now.Sub(t0), r.name, t.stage, t.parked, t.waited, t.patience, t.hold, where)
+		}
+		if t.deadline < w.now {
+			w.t.Fatalf("at +%v: %s waits beyond its deadline", w.now.Sub(t0), r.name)
+		}
+	}
+	for _, l := range w.engine.Lanes() {
+		q, ok := l.Queue.(*queue)
+		if !ok {
+			continue
+		}
+		members, lined, used := 0, 0, 0
+		for i, f := range q.slots {
+			if f == nil {
+				continue
+			}
+			used++
+			members += f.members.n
+			lined += f.line.n
+			if f.slot != i || f.members.n == 0 && f.ring == nil || f.line.n > 0 && f.ring == nil {
+				w.t.Fatalf("%s: bad flow %+v in slot %d", l.ID(), f, i)
+			}
+		}
+		if int64(members) != l.Waiting.Load() || lined != q.lined || used != q.used || used > maxFlows {
+			w.t.Fatalf("%s: %d members, %d lined, %d flows, want %d, %d, %d", l.ID(), members, lined, used, l.Waiting.Load(), q.lined, q.used)
+		}
+		if t := q.turn; t != nil && t.ticket.stage < t.i {
+			w.t.Fatalf("%s: the turn is of one who waits at %d", l.ID(), t.ticket.stage)
+		}
+	}
 }
 
 // until moves the clock to +d; the alarm rings on time, on the way.
@@ -189,7 +261,8 @@ func (w *world) quiet() {
 		if n := l.Tally.Waiting.Load(); n != 0 {
 			w.t.Errorf("%s: tally shows %d waiting in an empty gate", l.ID(), n)
 		}
-		if q, ok := l.Queue.(*queue); ok && (q.members.n != 0 || q.line.n != 0 || q.members.head != nil || q.line.head != nil || q.slot != -1 || q.dirty) {
+		if q, ok := l.Queue.(*queue); ok && (q.used != 0 || q.lined != 0 || q.fresh != ring{} || q.old != ring{} || q.due.n != 0 || q.due.head != nil ||
+			q.keepers.n != 0 || q.keepers.head != nil || q.turn != nil || q.slot != -1 || q.dirty) {
 			w.t.Errorf("%s: queue is not clean: %+v", l.ID(), q)
 		}
 	}

@@ -10,154 +10,99 @@ import (
 	"github.com/egressd/egressd/policy/ledger"
 )
 
-// How a waiter with several lanes queues.
-//
-// It is a member of each of its lanes: it counts for queue.max, and a cooldown
-// of any of them concerns it. It stands in line in some of them: first in its
-// slowest lane only; at the head of that line, and with the lane ready, it
-// keeps its turn there and joins the line of the next slower; and so on. At
-// the head of its last line, with every lane ready, it takes its units.
-//
-// Keeping a turn is not keeping a unit. It makes those behind wait a little,
-// but only for a lane that is faster, and without it a waiter that needs two
-// busy lanes would never find both ready. As all take their turns in one order
-// (base interval, then specificity, then number), there is no circle.
-//
-// A closed lane is another matter: nobody may keep a turn elsewhere for it, or
-// one exit in cooldown would hold up a destination for all others. Who needs a
-// closed lane stands in its line alone: it is parked. When that line moves, it
-// begins anew. Lines are kept in order of arrival, so that it finds its place
-// again.
-
 // ticket is a waiter in the queue. Tickets are kept and used again.
 type ticket struct {
 	w        *Waiter
 	seq      uint64 // order of arrival
 	deadline ledger.Time
 	grace    time.Duration // by which it may go later, if it is about to go
+	due      int           // spots[due] is where the deadline is looked after
 	n        int
-	stage    int  // spots[stage] is the line whose turn it waits for
-	parked   bool // it stands in that line only
 	entering bool // Enter has not returned: its decision is no notification
-	spots    [policy.MaxLanes]spot
-	next     *ticket
-}
 
-// spot is a ticket's place in the queue of one lane.
-type spot struct {
-	ticket *ticket
-	queue  *queue
-	i      int // ticket.spots[i] is this
-	inLine bool
-	links  [2]struct{ prev, next *spot }
-}
+	// Where it stands: see turns.go.
+	stage    int           // spots[stage] is the line whose turn it waits for
+	parked   bool          // it stands in that line only
+	since    ledger.Time   // when it was parked, if by what only answers or a window open; else 0
+	waited   time.Duration // how long it was, before
+	patience ledger.Time   // until when it keeps its turns for a place that an answer must free; 0: not begun
+	hold     ledger.Time   // until when it keeps its turns for a slower lane; 0: it has all of those
 
-const (
-	memberLinks = iota
-	lineLinks
-)
-
-// list is a list of spots in order of arrival.
-type list struct {
-	head, tail *spot
-	links      int
-	n          int
-}
-
-// insert puts s in its place. Nearly always that is the end.
-func (l *list) insert(s *spot) {
-	after := l.tail
-	if after != nil && after.ticket.seq > s.ticket.seq {
-		after = nil
-		for at := l.head; at.ticket.seq < s.ticket.seq; at = at.links[l.links].next {
-			after = at
-		}
-	}
-	before := l.head
-	if after != nil {
-		before = after.links[l.links].next
-		after.links[l.links].next = s
-	} else {
-		l.head = s
-	}
-	if before != nil {
-		before.links[l.links].prev = s
-	} else {
-		l.tail = s
-	}
-	s.links[l.links].prev, s.links[l.links].next = after, before
-	l.n++
-}
-
-func (l *list) remove(s *spot) {
-	at := &s.links[l.links]
-	if at.prev != nil {
-		at.prev.links[l.links].next = at.next
-	} else {
-		l.head = at.next
-	}
-	if at.next != nil {
-		at.next.links[l.links].prev = at.prev
-	} else {
-		l.tail = at.prev
-	}
-	at.prev, at.next = nil, nil
-	l.n--
+	spots [policy.MaxLanes]spot
+	next  *ticket
 }
 
 // queue is what the gate knows of a lane.
 type queue struct {
 	lane    *policy.Lane
-	members list        // all who need the lane
-	line    list        // those of them who stand in its line
-	shut    bool        // nobody in line keeps a turn elsewhere, as the lane is closed
+	flows               // who needs the lane, and stands in its line
+	keepers list        // those in line who keep their turns in slower lanes, but have none here yet
+	due     list        // those whose deadline is looked after here
+	turn    *spot       // who has its turn here, and keeps it
 	probe   ledger.Time // when the probe under way was first seen; 0 if there is none
+	blocked uint64      // Gate.round in which the lane was found to be in someone's way
+	tried   uint64      // Gate.round in which someone was found that begins with it
 	at      ledger.Time // deadline in the gate's timers
 	slot    int         // place there, -1 if none
 	dirty   bool
 	next    *queue // in the gate's list of dirty queues
 }
 
-func queueOf(l *policy.Lane) *queue {
+func (g *Gate) queueOf(l *policy.Lane) *queue {
 	if q, ok := l.Queue.(*queue); ok {
 		return q
 	}
-	q := &queue{lane: l, slot: -1, members: list{links: memberLinks}, line: list{links: lineLinks}}
+	q := &queue{
+		lane:    l,
+		slot:    -1,
+		flows:   flows{pool: &g.flows},
+		keepers: list{links: keeperLinks},
+		due:     list{links: dueLinks},
+	}
 	l.Queue = q
 	return q
 }
 
-// peek reports whether the lane has a unit now. A lane that is not enforced
-// always has.
-func (q *queue) peek(now ledger.Time) (wait time.Duration, ready bool) {
-	if !q.lane.Enforced() {
-		return 0, true
+// quantum is what the lane takes for a request when it goes.
+func (q *queue) quantum() int64 { return int64(min(q.lane.Cost(), 1<<32)) }
+
+// first is the first in line.
+func (q *queue) first() *spot {
+	if q.turn != nil {
+		return q.turn
 	}
-	return q.lane.Peek(now)
+	return q.flows.first(q.quantum())
 }
 
-// isClosed reports whether the lane waits for more than its pace.
-func (q *queue) isClosed(now ledger.Time) bool {
-	return q.lane.Enforced() && q.lane.Blocked(now)
-}
+// key tells whose flow w joins.
+func (q *queue) key(w *Waiter) uint64 { return w.Client.Key(q.lane.Budget().Queue.FairBy) }
 
-// enqueue is Enter where w cannot simply go.
-func (g *Gate) enqueue(w *Waiter, now ledger.Time) Outcome {
+// enqueue is Enter where w cannot simply go. failed says that it tried to, and
+// gave back what it had taken by then.
+func (g *Gate) enqueue(w *Waiter, failed bool, now ledger.Time) Outcome {
 	g.mu.Lock()
 	empty := true
 	for i, l := range w.lanes[:w.n] {
-		empty = empty && (!w.held(i) || queueOf(l).line.n == 0)
+		if !w.held(i) {
+			continue
+		}
+		q := g.queueOf(l)
+		empty = empty && q.lined == 0
+		if failed && l.Waiting.Load() > 0 {
+			g.mark(q) // someone may have looked at the lane in between
+		}
 	}
 	if empty && w.take(now) { // who waits in these lanes waits for others
-		g.mu.Unlock()
+		g.unlock()
 		g.dispatch(w, now)
 		return w.outcome
 	}
-	if reason, lane, after, ok := g.foresee(w, now); !ok {
-		g.mu.Unlock()
-		g.setRefused(w, reason, lane, after, now)
+	if f := g.foresee(w, now); f.refused {
+		g.setRefused(w, f.reason, f.lane, f.after, f.ahead, now)
+		g.unlock()
 		return w.outcome
 	}
+	g.makeRoom(w, now)
 	t := g.ticket(w)
 	t.entering = true
 	w.phase = queued
@@ -175,35 +120,73 @@ func (g *Gate) enqueue(w *Waiter, now ledger.Time) Outcome {
 	return out
 }
 
-// foresee tells whether w may queue: no if a queue is full, or if, from how
-// many are before it and from the state of the lanes, it would wait too long.
-func (g *Gate) foresee(w *Waiter, now ledger.Time) (reason policy.Refusal, lane *policy.Lane, after time.Duration, ok bool) {
-	var full, slow *policy.Lane
+// forecast is what a request has to expect in the queue.
+type forecast struct {
+	refused bool
+	reason  policy.Refusal
+	lane    *policy.Lane
+	after   time.Duration
+	ahead   int
+}
+
+// foresee tells whether w may queue: no if a queue is full and nobody has to
+// make room, or if, from how many are before it and from the state of the
+// lanes, it would wait too long.
+func (g *Gate) foresee(w *Waiter, now ledger.Time) forecast {
+	var full, slow forecast
 	most := time.Duration(math.MaxInt64)
 	for i, l := range w.lanes[:w.n] {
 		if !w.held(i) {
 			continue
 		}
-		ahead := l.Waiting.Load()
+		q := g.queueOf(l)
+		f := q.place(q.key(w))
 		limits := l.Budget().Queue
-		if full == nil && ahead >= int64(limits.Max) {
-			full = l
-		}
 		most = min(most, limits.MaxWait)
-		if d := l.After(now, uint64(ahead)); slow == nil || d > after {
-			slow, after = l, d
+		ahead := q.ahead(f)
+		after := l.After(now, uint64(ahead))
+		if full.lane == nil && l.Waiting.Load() >= int64(limits.Max) && q.victim(f) == nil {
+			full.lane, full.ahead = l, ahead
+		}
+		if slow.lane == nil || after > slow.after {
+			slow = forecast{lane: l, after: after, ahead: ahead}
 		}
 	}
 	switch {
 	case g.closed:
-		return policy.RefusedShutdown, slow, after, false
-	case full != nil:
-		return policy.RefusedQueueFull, full, after, false
-	case after > most:
-		return policy.RefusedMaxWait, slow, after, false
+		slow.refused, slow.reason = true, policy.RefusedShutdown
+	case full.lane != nil:
+		full.refused, full.reason, full.after = true, policy.RefusedQueueFull, slow.after
+		return full
+	case slow.after > most-max(now.Sub(w.began()), 0):
+		slow.refused, slow.reason = true, policy.RefusedMaxWait
+	default:
+		slow.lane.Cell.Held.Add(1)
 	}
-	slow.Cell.Held.Add(1)
-	return 0, nil, 0, true
+	return slow
+}
+
+// began is the instant from which the longest wait counts.
+func (w *Waiter) began() ledger.Time {
+	if w.Since != 0 {
+		return w.Since
+	}
+	return w.entered
+}
+
+// makeRoom refuses the newest of the longest flow in each full queue that w is
+// about to join: see flows.victim.
+func (g *Gate) makeRoom(w *Waiter, now ledger.Time) {
+	for i, l := range w.lanes[:w.n] {
+		if !w.held(i) || l.Waiting.Load() < int64(l.Budget().Queue.Max) {
+			continue
+		}
+		q := g.queueOf(l)
+		if s := q.victim(q.place(q.key(w))); s != nil {
+			ahead := q.flows.before(s)
+			g.refuse(s.ticket, policy.RefusedQueueFull, l, l.After(now, uint64(ahead)), ahead)
+		}
+	}
 }
 
 // ticket makes a ticket for w, with its lanes in the order of turns.
@@ -213,9 +196,11 @@ func (g *Gate) ticket(w *Waiter) *ticket {
 		t = new(ticket)
 	} else {
 		g.spare = t.next
+		t.next = nil
 	}
 	g.seq++
-	*t = ticket{w: w, seq: g.seq}
+	t.w, t.seq = w, g.seq
+	t.waited = 0
 	g.arrange(t)
 	return t
 }
@@ -223,6 +208,7 @@ func (g *Gate) ticket(w *Waiter) *ticket {
 // arrange fills in the spots and the deadline of a ticket that stands nowhere.
 func (g *Gate) arrange(t *ticket) {
 	most := time.Duration(math.MaxInt64)
+	var strictest *policy.Lane
 	t.n = 0
 	for k, l := range t.w.lanes[:t.w.n] {
 		if !t.w.held(k) {
@@ -232,18 +218,22 @@ func (g *Gate) arrange(t *ticket) {
 		for ; i > 0 && slower(l, t.spots[i-1].queue.lane); i-- {
 			t.spots[i].queue = t.spots[i-1].queue
 		}
-		t.spots[i].queue = queueOf(l)
+		t.spots[i].queue = g.queueOf(l)
 		t.n++
-		most = min(most, l.Budget().Queue.MaxWait)
+		if wait := l.Budget().Queue.MaxWait; wait < most {
+			most, strictest = wait, l
+		}
 	}
+	t.due = 0
 	for i := range t.spots[:t.n] {
-		t.spots[i].ticket, t.spots[i].i = t, i
+		s := &t.spots[i]
+		s.ticket, s.i = t, i
+		if s.queue.lane == strictest {
+			t.due = i // those before it in that queue are due before it, nearly always
+		}
 	}
-	since := t.w.entered
-	if t.w.Since != 0 {
-		since = t.w.Since
-	}
-	t.deadline = since.Add(most)
+	t.stage, t.parked, t.since, t.patience, t.hold = 0, false, 0, 0, 0
+	t.deadline = t.w.began().Add(most)
 	t.grace = most / 8
 }
 
@@ -261,12 +251,15 @@ func (t *ticket) pardon(now ledger.Time) bool {
 			return false
 		}
 	}
+	s := &t.spots[t.due]
+	s.queue.due.remove(s)
 	t.deadline, t.grace = now.Add(t.grace), 0
+	s.queue.due.insert(s)
 	return true
 }
 
 // slower is the order of turns. It must not change while anyone waits, which
-// is why it is the base interval that counts.
+// is why it is the budget's pace that counts.
 func slower(a, b *policy.Lane) bool {
 	return a.Pace() > b.Pace()
 }
@@ -280,206 +273,27 @@ func (g *Gate) recycle(t *ticket) {
 func (g *Gate) admit(t *ticket) {
 	for i := range t.spots[:t.n] {
 		s := &t.spots[i]
-		s.queue.members.insert(s)
+		s.queue.enroll(s, s.queue.key(t.w))
 		s.queue.lane.Waiting.Add(1)
 	}
 	if tally := t.w.tally(); tally != nil {
 		tally.Waiting.Add(1)
 	}
 	t.w.ticket = t
-	t.parked = false
-	g.join(t, 0)
-}
-
-// mark has a queue looked at before the lock is released.
-func (g *Gate) mark(q *queue) {
-	if !q.dirty {
-		q.dirty = true
-		q.next, g.dirty = g.dirty, q
-	}
-}
-
-// join puts t in the line at stage i.
-func (g *Gate) join(t *ticket, i int) *spot {
-	s := &t.spots[i]
-	t.stage = i
-	s.inLine = true
-	s.queue.line.insert(s)
+	s := &t.spots[t.due]
+	s.queue.due.insert(s)
 	g.mark(s.queue)
-	return s
-}
-
-// quit takes t out of the line at stage i.
-func (g *Gate) quit(t *ticket, i int) {
-	if s := &t.spots[i]; s.inLine {
-		s.inLine = false
-		s.queue.line.remove(s)
-		g.mark(s.queue)
-	}
-}
-
-// retreat takes t out of the lines after stage i, which it waits for now.
-func (g *Gate) retreat(t *ticket, i int) {
-	for k := i + 1; k <= t.stage; k++ {
-		g.quit(t, k)
-	}
-	t.stage = i
-}
-
-// park has t stand in the line at stage i only.
-func (g *Gate) park(t *ticket, i int) {
-	for k := range t.spots[:t.n] {
-		if k != i {
-			g.quit(t, k)
-		}
-	}
-	t.stage, t.parked = i, i > 0
-}
-
-// settle looks at all queues that something happened to, until nothing more
-// can go.
-func (g *Gate) settle() {
-	for q := g.dirty; q != nil; q = g.dirty {
-		g.dirty, q.next, q.dirty = q.next, nil, false
-		g.advance(q)
-	}
-}
-
-// never is the deadline of a queue that only others can wake.
-const never = ledger.Time(math.MaxUint64)
-
-// advance lets go from the head of q's line who can, refuses whose time is
-// over, and sets q's timer to when there is more to do.
-func (g *Gate) advance(q *queue) {
-	q.dirty = true // what happens to q in here, it sees
-	at := never
-	for moved := true; moved; {
-		moved, at = false, never
-		for q.line.head != nil {
-			next, again := g.step(q, q.line.head, g.cfg.Now())
-			if !again {
-				at = next
-				break
-			}
-		}
-		now := g.cfg.Now()
-		for s := q.members.head; s != nil && s.ticket.deadline <= now; s = q.members.head {
-			if s.ticket.pardon(now) {
-				continue
-			}
-			lane, after := s.ticket.expect(now)
-			g.refuse(s.ticket, policy.RefusedMaxWait, lane, after)
-			moved = true
-		}
-	}
-	if q.line.head == nil {
-		q.shut, q.probe = false, 0
-	}
-	if s := q.members.head; s != nil {
-		at = min(at, s.ticket.deadline)
-	}
-	g.timers.set(q, at)
-	q.dirty = false
-}
-
-// expect is the wait of a ticket with nobody before it, and the lane that
-// makes it.
-func (t *ticket) expect(now ledger.Time) (lane *policy.Lane, after time.Duration) {
-	for i := range t.spots[:t.n] {
-		l := t.spots[i].queue.lane
-		if d := l.After(now, 0); lane == nil || d > after {
-			lane, after = l, d
-		}
-	}
-	return lane, after
-}
-
-// step tries to bring the head of q's line one step further. If that changed
-// the line, it is to be called again; else at is when it may, as far as q
-// knows.
-func (g *Gate) step(q *queue, s *spot, now ledger.Time) (at ledger.Time, again bool) {
-	t := s.ticket
-	if wait, ready := q.peek(now); !ready {
-		return g.blocked(q, wait, now)
-	}
-	q.shut, q.probe = false, 0
-	switch {
-	case t.stage > s.i:
-		return never, false // it keeps its turn and waits in another line
-	case t.parked:
-		t.parked = false
-		g.quit(t, s.i)
-		g.join(t, 0)
-		return 0, true
-	}
-	for t.stage+1 < t.n {
-		next := t.spots[t.stage+1].queue
-		if next.isClosed(now) {
-			g.join(t, t.stage+1)
-			g.park(t, t.stage)
-			return 0, true // q has another head
-		}
-		here := g.join(t, t.stage+1)
-		if next.line.head != here {
-			return never, false
-		}
-		if _, ready := next.peek(now); !ready {
-			return never, false // it is marked, and will set its own timer
-		}
-	}
-	if t.w.take(now) {
-		g.grant(t, now)
-		return 0, true
-	}
-	for i := range t.spots[:t.n] { // one was closed since, or someone in the kernel was quicker
-		busy := t.spots[i].queue
-		if _, ready := busy.peek(now); !ready {
-			g.retreat(t, i)
-			g.mark(busy)
-			return 0, true
-		}
-	}
-	return now.Add(time.Millisecond), false
-}
-
-// blocked is step for a lane that has no unit.
-func (g *Gate) blocked(q *queue, wait time.Duration, now ledger.Time) (at ledger.Time, again bool) {
-	switch closed := q.isClosed(now); {
-	case !closed:
-		q.shut = false
-	case !q.shut:
-		q.shut = true
-		for at := q.line.head; at != nil; at = at.links[lineLinks].next {
-			if at.i > 0 && !at.ticket.parked {
-				g.park(at.ticket, at.i)
-			}
-		}
-	}
-	if !q.lane.Cell.Probing() {
-		q.probe = 0
-		if wait == 0 { // it was, until just now
-			return 0, true
-		}
-		return now.Add(wait), false
-	}
-	if q.probe == 0 {
-		q.probe = now
-	}
-	if until := max(now.Add(wait), q.probe.Add(g.cfg.ProbeTimeout)); now < until {
-		return until, false
-	}
-	q.probe = 0
-	q.lane.Cell.EndProbe()
-	g.cfg.Logger.Warn("probe got no answer, sending another", "lane", q.lane.ID())
-	return 0, true
+	g.stand(t, 0)
 }
 
 // leave takes t out of all queues.
 func (g *Gate) leave(t *ticket) {
+	s := &t.spots[t.due]
+	s.queue.due.remove(s)
 	for i := range t.spots[:t.n] {
 		g.quit(t, i)
 		s := &t.spots[i]
-		s.queue.members.remove(s)
+		s.queue.strike(s)
 		s.queue.lane.Waiting.Add(-1)
 		g.mark(s.queue)
 	}
@@ -491,26 +305,31 @@ func (g *Gate) leave(t *ticket) {
 
 // grant ends t: its units were taken at now.
 func (g *Gate) grant(t *ticket, now ledger.Time) {
+	for i := range t.spots[:t.n] {
+		q := t.spots[i].queue
+		t.spots[i].flow.charge(q.quantum(), q.quantum())
+	}
 	g.leave(t)
 	g.dispatch(t.w, now)
 	g.decide(t)
 }
 
 // refuse ends t without units.
-func (g *Gate) refuse(t *ticket, reason policy.Refusal, lane *policy.Lane, after time.Duration) {
+func (g *Gate) refuse(t *ticket, reason policy.Refusal, lane *policy.Lane, after time.Duration, ahead int) {
 	g.leave(t)
-	g.setRefused(t.w, reason, lane, after, g.cfg.Now())
+	g.setRefused(t.w, reason, lane, after, ahead, g.cfg.Now())
 	g.decide(t)
 }
 
-func (g *Gate) setRefused(w *Waiter, reason policy.Refusal, lane *policy.Lane, after time.Duration, now ledger.Time) {
+func (g *Gate) setRefused(w *Waiter, reason policy.Refusal, lane *policy.Lane, after time.Duration, ahead int, now ledger.Time) {
 	w.phase = idle
-	w.outcome = Outcome{State: Refused, Reason: reason, Lane: lane, RetryAfter: after, Drop: lane.Budget().OnFull == policy.Drop}
+	w.outcome = Outcome{State: Refused, Reason: reason, Lane: lane, RetryAfter: after, Ahead: ahead, Drop: lane.Budget().OnFull == policy.Drop}
 	lane.Cell.Refused.Add(1)
 	if tally := w.tally(); tally != nil {
 		tally.CountRefused(reason)
 	}
 	g.emit(policy.Event{At: now, Kind: policy.EventRefused, Lane: lane.ID(), Wait: after, Detail: reason.String()})
+	g.reportStall(lane, now)
 }
 
 // decide has the waiter of t notified once the lock is released.

@@ -140,7 +140,7 @@ func TestStress(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 500*ms)
 	defer stop()
 	var mu sync.Mutex
-	sent := map[*policy.Lane][]ledger.Time{}
+	sent := map[*policy.Lane][]sending{}
 	var granted, left atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 32 {
@@ -173,7 +173,7 @@ func TestStress(t *testing.T) {
 				}
 				mu.Lock()
 				for _, l := range lanes {
-					sent[l] = append(sent[l], at)
+					sent[l] = append(sent[l], sending{at, 1})
 				}
 				mu.Unlock()
 				v := verdict.Verdict{}
@@ -193,7 +193,7 @@ func TestStress(t *testing.T) {
 	}
 	for l, times := range sent {
 		b := l.Budget()
-		checkWindows(t, l.ID(), times, b.Interval(), int(b.Burst))
+		checkWindows(t, l.ID(), times, b.Interval(), b.Burst)
 		if n := l.Waiting.Load() + l.InFlight.Load() + l.Tally.Waiting.Load(); n != 0 {
 			t.Errorf("%s: waiting %d, in flight %d, tally %d, want none", l.ID(), l.Waiting.Load(), l.InFlight.Load(), l.Tally.Waiting.Load())
 		}

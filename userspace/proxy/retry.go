@@ -291,38 +291,38 @@ func (c *conn) answering() {
 	}
 }
 
-// repeat puts the answer by and takes the request to its gate again.
+// repeat puts the answer by and takes the request to its gate again; or it
+// passes the answer on, where that is of no use.
 func (c *conn) repeat() {
 	r, u, cl := c.again, &c.up, &c.client
 	if cl.hup && !c.stillThere() {
 		c.end(false, false)
 		return
 	}
-	if c.l.draining || !c.l.p.reserve(c.kept) {
-		c.passOn()
+	now := c.l.p.cfg.Now()
+	opens := c.reselect()
+	if c.l.draining || u.pending() > c.kept || !c.inTime(now) || !c.l.p.reserve(c.kept) {
+		c.passOn() // with what follows it, if that is why
 		return
 	}
 	c.l.p.kept.Add(-int64(cap(r.answer)))
 	r.answer = make([]byte, c.kept)
 	copy(r.answer, u.buf[u.r:])
-	r.head, r.at = c.resp, c.l.now
+	r.head, r.at = c.resp, now
 	u.r += c.kept
 	c.kept = 0
 	c.release(u)
-	if c.resp.Close || c.rq == rqReplay || cl.ok > 0 {
+	if opens || c.resp.Close || c.rq == rqReplay || cl.ok > 0 {
 		c.forgetUpstream() // it ends, or does not have the whole request
+	}
+	if opens {
+		c.unhold()
 	}
 	cl.r += cl.ok
 	cl.ok = 0
 	c.release(cl)
 	c.rq, c.rs = rqDone, rsIdle
 	c.rewatch()
-	c.reselect()
-	now := c.l.p.cfg.Now()
-	if !c.inTime(now) {
-		c.fallBack()
-		return
-	}
 	c.wrote = false
 	c.waiter.Since = r.since
 	switch c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, now).State {
@@ -336,22 +336,18 @@ func (c *conn) repeat() {
 	}
 }
 
-// reselect finds the lanes of the copied request.
-func (c *conn) reselect() {
+// reselect finds the lanes of the copied request. It reports whether they count
+// connections, of which the attempt then opens one as the first did.
+func (c *conn) reselect() (opens bool) {
 	r, e := c.again, c.l.p.cfg.Engine
 	http1.ParseRequest(&c.req, r.request, 0) // which it was already, without an error
 	f := c.facts()
 	c.lanes = e.Select(c.lanes[:0], &f, policy.ForRequest, c.l.now)
-	if !r.opening {
-		return
-	}
 	n := len(c.lanes)
-	if c.lanes = e.Select(c.lanes, &f, policy.ForHTTPConnection, c.l.now); len(c.lanes) > n {
-		// Connections are counted, of which this attempt opens one as the
-		// first did.
-		c.forgetUpstream()
-		c.unhold()
+	if r.opening {
+		c.lanes = e.Select(c.lanes, &f, policy.ForHTTPConnection, c.l.now)
 	}
+	return len(c.lanes) > n
 }
 
 // inTime reports whether the gate would let the request go soon enough, as it

@@ -5,6 +5,7 @@ package proxy
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -186,7 +187,7 @@ func TestRetries(t *testing.T) {
 		{name: "origin gone after an interim answer", request: put, tries: []try{{answer: limited("1")}, {answer: early + "HTTP", end: doClose}}, want: early + limited("1"), conns: 2},
 		{name: "origin resets", request: put, tries: []try{{answer: limited("1")}, {end: doReset}}, want: limited("1"), conns: 2},
 		{name: "origin speaks no HTTP", request: simpleGet, tries: []try{{answer: limited("1")}, {answer: "garbage\r\n\r\n", end: doClose}}, want: limited("1"), conns: 2},
-		{name: "an answer that nobody asked for", request: simpleGet, tries: []try{{answer: limited("1") + shortAnswer}, {answer: limited("2")}, {answer: shortAnswer}}, want: shortAnswer},
+		{name: "more than an answer", request: simpleGet, tries: []try{{answer: limited("1")}, {answer: limited("2") + shortAnswer, end: doClose}}, want: limited("2") + shortAnswer, ends: true},
 
 		{name: "early answer", request: put, tries: []try{{answer: limited("1"), early: len(put) - 5}, {answer: shortAnswer}}, want: shortAnswer},
 		{name: "early answer and close", request: put, tries: []try{{answer: limited("1", "Connection: close\r\n"), early: len(put) - 5, end: doClose}, {answer: shortAnswer}}, want: shortAnswer, conns: 2},
@@ -247,6 +248,99 @@ func TestRetries(t *testing.T) {
 					t.Errorf("%d refusals are counted, want none: the client saw none", got)
 				}
 			})
+		}
+	}
+}
+
+// TestRetriesAtRandom has requests of all kinds refused in all kinds of ways,
+// and compares with what a client would see that were told only of the end.
+func TestRetriesAtRandom(t *testing.T) {
+	const stories, actors = 160, 8
+	for k := range uint64(actors) {
+		t.Run(fmt.Sprint(k), func(t *testing.T) {
+			t.Parallel()
+			for seed := k; seed < stories && !t.Failed(); seed += actors {
+				tellRetries(t, seed)
+			}
+		})
+	}
+}
+
+func tellRetries(t *testing.T, seed uint64) {
+	s := &script{rnd: rand.New(rand.NewPCG(seed, 3))}
+	head, body := s.request()
+	request := head + body
+	repeated := !strings.Contains(head, "POST")
+	var play []exchange
+	var want, owed string
+	ends, retries := false, 0
+	for done := false; !done; {
+		interim := s.one("", "", "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n")
+		status, closes := s.one("429", "429", "503", "200", "404"), s.rnd.IntN(4) == 0
+		framing, content := s.body()
+		switch {
+		case framing == "\r\n" && s.rnd.IntN(3) == 0:
+			content, closes = "until the end", true
+		case framing == "\r\n":
+			framing = "Content-Length: 0\r\n\r\n"
+		}
+		if strings.Contains(head, "HEAD ") {
+			content = ""
+		}
+		closing := "" // by which the origin says that it closes
+		if closes && s.rnd.IntN(2) == 0 {
+			closing = "Connection: close\r\n"
+		}
+		answer := "HTTP/1.1 " + status + " x\r\nRetry-After-Ms: 1\r\n" + closing + s.filler() + framing + content
+		refuses := repeated && (status == "429" || status == "503") && len(answer) <= maxAnswer && retries < 2
+		ends = closes
+		how := doSend
+		if closes {
+			how = doClose
+		}
+		switch {
+		case owed != "" && s.rnd.IntN(4) == 0: // the origin is gone before its answer is whole
+			cut := s.rnd.IntN(strings.Index(answer, "\r\n\r\n"))
+			answer, how = answer[:cut], s.way(doClose, doReset)
+			if how == doReset {
+				interim = "" // which might be lost
+			}
+			want += interim + owed
+			ends, done = strings.Contains(owed, "Connection: close") || strings.HasSuffix(owed, "until the end"), true
+		case refuses:
+			want += interim
+			owed = answer
+			retries++
+		default:
+			want += interim + answer
+			done = true
+		}
+		play = append(play, exchange{request: request, answer: interim + answer, end: how})
+	}
+	if !ends {
+		play = append(play, exchange{request: next, answer: shortAnswer})
+	}
+	rule := absorbing()
+	rule.Retry.MaxBody = 4 << 20
+	o := newScripted(t, play...)
+	b := start(t, rule)
+	client := b.connect(o.dest)
+	go client.Write([]byte(request))
+	mustRead(t, client, want)
+	if ends {
+		mustEnd(t, client, false)
+	} else {
+		mustWrite(t, client, next)
+		mustRead(t, client, shortAnswer)
+	}
+	client.Close()
+	o.played(0)
+	b.nothingKept()
+	b.stop()
+	if t.Failed() {
+		t.Logf("seed %d: %.60q", seed, request)
+		for _, e := range play {
+			t.Logf("  %d bytes %.150q, %s", len(e.answer), e.answer, deedNames[e.end])
 		}
 	}
 }
@@ -562,6 +656,7 @@ func TestSuccessIsJudged(t *testing.T) {
 				mustRead(t, c, simpleGet)
 				mustWrite(t, c, last)
 			}
+			io.Copy(io.Discard, c)
 		}))
 		mustWrite(t, client, simpleGet)
 		mustRead(t, client, last)
@@ -571,6 +666,8 @@ func TestSuccessIsJudged(t *testing.T) {
 			want = last
 		}
 		mustRead(t, client, want)
+		client.Close()
+		b.nothingKept()
 	}
 }
 

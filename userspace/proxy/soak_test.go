@@ -22,14 +22,19 @@ import (
 // TestSoak has clients of all manners, and an origin with manners of its own,
 // at it for some seconds, with a gate that holds and refuses. Afterwards
 // nothing may be left, and every unit be accounted for.
-func TestSoak(t *testing.T) { soak(t, policy.Retry{}) }
+func TestSoak(t *testing.T) {
+	soak(t, func(r *policy.Budget) { r.Queue.MaxWait = 25 * time.Millisecond })
+}
 
 // TestSoakRetries is TestSoak with a rule that repeats requests.
 func TestSoakRetries(t *testing.T) {
-	soak(t, policy.Retry{Absorb: true, Attempts: 3, MaxBody: 32 << 10, Statuses: []int{503}})
+	soak(t, func(r *policy.Budget) {
+		r.Queue = policy.Queue{Max: 40, MaxWait: 100 * time.Millisecond}
+		r.Retry = policy.Retry{Absorb: true, Attempts: 3, MaxBody: 32 << 10, Statuses: []int{502}}
+	})
 }
 
-func soak(t *testing.T, retry policy.Retry) {
+func soak(t *testing.T, shape func(*policy.Budget)) {
 	const (
 		clients = 60
 		span    = 4 * time.Second
@@ -56,14 +61,14 @@ func soak(t *testing.T, retry policy.Retry) {
 				io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall of it")
 				return
 			case 4:
-				io.WriteString(c, "HTTP/1.1 503 Busy\r\nConnection: close\r\n\r\nlater") // before it has read the body
+				io.WriteString(c, "HTTP/1.1 502 Bad\r\nConnection: close\r\n\r\nlater") // before it has read the body
 				return
 			case 5:
-				io.WriteString(c, "HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\nlat")
+				io.WriteString(c, "HTTP/1.1 502 Bad\r\nContent-Length: 100\r\n\r\nlat")
 				return
 			case 6, 7, 8, 9:
 				io.Copy(io.Discard, req.Body)
-				io.WriteString(c, "HTTP/1.1 503 Busy\r\nRetry-After-Ms: 1\r\nContent-Length: 5\r\n\r\nlater")
+				io.WriteString(c, "HTTP/1.1 502 Bad\r\nRetry-After-Ms: 1\r\nContent-Length: 5\r\n\r\nlater")
 				continue
 			}
 			io.Copy(io.Discard, req.Body)
@@ -77,8 +82,7 @@ func soak(t *testing.T, retry policy.Retry) {
 		}
 	})
 	rule := budget("origin.test", perSecond(2000))
-	rule.Queue.MaxWait = 25 * time.Millisecond
-	rule.Retry = retry
+	shape(rule)
 	b := start(t, rule)
 	b.connect(dest).Close() // whatever is made once is made
 	waitFor(t, "no connections", func() bool { return len(b.Flows()) == 0 })
@@ -122,7 +126,7 @@ func soak(t *testing.T, retry policy.Retry) {
 	granted := int64(lane.Cell.Granted.Load())
 	retried := lane.Tally.Retried()
 	t.Logf("%d granted, %d reached the origin, %d answered, %d refused, %d repeated", granted, seen.Load(), answers.Load(), refused.Load(), retried)
-	if (retried > 0) != retry.Absorb || retried > uint64(granted)/5+3 {
+	if (retried > 0) != rule.Retry.Absorb || retried > uint64(granted)/5+3 {
 		t.Errorf("%d of %d were repeated, want at most a fifth, and none unless asked to", retried, granted)
 	}
 	if lost := granted - seen.Load(); lost < 0 || lost > 5 {

@@ -111,7 +111,7 @@ func (f *Figures) Chart(style ChartStyle) string {
 	for row := rows - 1; row >= 0; row-- {
 		var line strings.Builder
 		at := ""
-		if row == rows-1 {
+		if row == rows-1 && style.Top > 0 {
 			at = label
 		}
 		fmt.Fprintf(&line, "%*s %s", side, at, m.side)

@@ -68,33 +68,66 @@ func (g *guard) ring() {
 	g.fire()
 }
 
-// enter takes the next request of w to the gate. The first one also opens the
-// connection that the others go by.
-func (g *guard) enter(w *held, exit string, now ledger.Time) gate.Outcome {
-	g.facts.Exit = exit
-	w.lanes = g.engine.Select(w.lanes[:0], &g.facts, policy.ForRequest, now)
-	if !w.connected {
-		w.connected = true
-		w.lanes = g.engine.Select(w.lanes, &g.facts, policy.ForHTTPConnection, now)
-	}
-	return g.gate.Enter(&w.waiter, w.lanes, now)
+// held is what egressd keeps of a worker.
+type held struct {
+	waiter    gate.Waiter
+	lanes     []*policy.Lane
+	exit      string
+	connected bool // its connection is open
+
+	attempts int         // of the request in hand, made by egressd
+	since    ledger.Time // when the request came
+	drawn    *policy.Lane
 }
 
-// answered tells the gate what the origin said.
-func (g *guard) answered(w *held, a *answer, wall time.Time, now ledger.Time) {
-	if a.status == 0 {
-		g.gate.Abort(&w.waiter, true, now)
-		return
+// newHeld is for a worker of a process, which is a client of its own however
+// queues tell them apart.
+func newHeld(process int, exit string, notify func()) *held {
+	n := process + 1
+	return &held{exit: exit, waiter: gate.Waiter{
+		Notify: notify,
+		Client: policy.Client{Process: uint32(n), UID: uint32(n), Cgroup: uint64(n)},
+	}}
+}
+
+// enter takes the next request to the gate. The first one also opens the
+// connection that the others go by.
+func (g *guard) enter(h *held, now ledger.Time) gate.Outcome {
+	h.attempts, h.since, h.waiter.Since = 1, now, 0
+	g.choose(h, now)
+	if !h.connected {
+		h.connected = true
+		h.lanes = g.engine.Select(h.lanes, &g.facts, policy.ForHTTPConnection, now)
 	}
-	h := verdict.Head{Status: a.status, At: wall}
+	return g.gate.Enter(&h.waiter, h.lanes, now)
+}
+
+// choose finds the lanes of a request.
+func (g *guard) choose(h *held, now ledger.Time) {
+	g.facts.Exit = h.exit
+	h.lanes = g.engine.Select(h.lanes[:0], &g.facts, policy.ForRequest, now)
+}
+
+// answered tells the gate what the origin said. It returns how that is judged.
+func (g *guard) answered(h *held, a *answer, wall time.Time, now ledger.Time) verdict.Verdict {
+	if a.status == 0 {
+		g.gate.Abort(&h.waiter, true, now)
+		return verdict.Verdict{Kind: verdict.Error}
+	}
+	head := verdict.Head{Status: a.status, At: wall}
 	var statuses []int
-	if l := policy.Target(w.lanes); l != nil {
+	if l := policy.Target(h.lanes); l != nil {
 		rule := l.Budget()
 		statuses = rule.Cooldown.Statuses
-		h.RetryAfterOnly = rule.HeadersOff
+		head.RetryAfterOnly = rule.HeadersOff
+		if head.Only = rule.Dialect; head.Only == nil {
+			head.Dialects = g.engine.Policy().Dialects
+		}
 	}
-	g.fields(a, &h)
-	g.gate.Done(&w.waiter, h.Verdict(statuses), g.spread.Float64(), now)
+	g.fields(a, &head)
+	v := head.Verdict(statuses)
+	g.gate.Done(&h.waiter, v, g.spread.Float64(), now)
+	return v
 }
 
 // fields gives h the fields of an answer.

@@ -59,7 +59,12 @@ func Parse(name string, text []byte) (*Workload, error) {
 func (v value) workload(w *Workload, text []byte) {
 	w.Clients = Clients{Workers: 1, Exits: 1, Retry: Retry{Attempts: 10, Base: time.Second, Cap: time.Minute},
 		Host: "origin.example", Path: "/", Method: http.MethodGet}
-	w.Origin = Origin{Latency: Dist{a: 20 * time.Millisecond}, Headers: HeadersNone}
+	w.Origin = Origin{
+		Limit:   Limit{Burst: 1},
+		Refusal: Refusal{Status: http.StatusTooManyRequests, Factor: 1, Max: maxDuration},
+		Latency: Dist{a: 20 * time.Millisecond},
+		Headers: HeadersNone,
+	}
 	var strategies, from *value
 	ok := v.mapping(
 		field{"summary", func(v value) { w.Summary = strings.Join(strings.Fields(v.text("four workers, one limit")), " ") }},
@@ -73,6 +78,9 @@ func (v value) workload(w *Workload, text []byte) {
 	)
 	if !ok {
 		return
+	}
+	if w.Clients.Processes == 0 {
+		w.Clients.Processes = w.Clients.Workers
 	}
 	if !v.has("duration") {
 		v.reject("has no duration; write how much time to simulate, as in duration: 10s")
@@ -117,9 +125,6 @@ func (v value) clients(c *Clients) {
 			n.reject("is more than there are workers (%d)", c.Workers)
 		}
 	}
-	if c.Processes == 0 {
-		c.Processes = c.Workers
-	}
 }
 
 func (v value) retry(r *Retry) {
@@ -137,7 +142,7 @@ func retryFields(r *Retry) []field {
 
 func (v value) checkRetry(r *Retry) {
 	if r.Base > r.Cap {
-		v.reject("base (%s) is more than cap (%s); raise cap", r.Base, r.Cap)
+		v.reject("base (%s) is more than cap (%s); raise cap", spell(r.Base), spell(r.Cap))
 	}
 }
 
@@ -191,7 +196,6 @@ func (v value) strategy(retry Retry) (Strategy, bool) {
 }
 
 func (v value) origin(o *Origin) {
-	o.Refusal = Refusal{Status: http.StatusTooManyRequests, Factor: 1, Max: maxDuration}
 	v.mapping(
 		field{"limit", func(v value) { v.limit(&o.Limit) }},
 		field{"refusal", func(v value) { v.refusal(&o.Refusal) }},
@@ -214,7 +218,6 @@ func (v value) origin(o *Origin) {
 }
 
 func (v value) limit(l *Limit) {
-	l.Burst = 1
 	v.mapping(
 		field{"rate", func(v value) { l.Rate = v.rate() }},
 		field{"burst", func(v value) { l.Burst = v.integer(1, maxWindow) }},
@@ -260,7 +263,7 @@ func (v value) refusal(r *Refusal) {
 		escalate.reject("needs a retry_after to begin with, as in retry_after: 1s")
 	}
 	if r.Max < r.RetryAfter {
-		escalate.reject("max (%s) is less than retry_after (%s); raise it", r.Max, r.RetryAfter)
+		escalate.reject("max (%s) is less than retry_after (%s); raise it", spell(r.Max), spell(r.RetryAfter))
 	}
 }
 

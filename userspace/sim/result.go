@@ -17,13 +17,14 @@ type Result struct {
 // several. Sent is OK, Limited and Errors together.
 type Figures struct {
 	Strategy string  `json:"strategy"`
-	Sent     float64 `json:"sent"`    // requests that the origin was sent
-	OK       float64 `json:"ok"`      // of those, served
-	Limited  float64 `json:"limited"` // of those, refused beyond the origin's limit
-	Errors   float64 `json:"errors"`  // of those, met by an outage
-	Refused  float64 `json:"refused"` // that egressd refused itself and never sent
-	Done     float64 `json:"done"`    // jobs that succeeded
-	Lost     float64 `json:"lost"`    // jobs that were given up
+	Sent     float64 `json:"sent"`     // requests that the origin was sent
+	OK       float64 `json:"ok"`       // of those, served
+	Limited  float64 `json:"limited"`  // of those, refused beyond the origin's limit
+	Errors   float64 `json:"errors"`   // of those, met by an outage
+	Refused  float64 `json:"refused"`  // that egressd refused itself and never sent
+	Repeated float64 `json:"repeated"` // of those sent, that egressd repeated itself
+	Done     float64 `json:"done"`     // jobs that succeeded
+	Lost     float64 `json:"lost"`     // jobs that were given up
 	// Wait is the time from when a job is ready to send until the request that
 	// succeeded was sent: in back-off and in the gate. All runs together.
 	Wait Waits `json:"wait_ms"`
@@ -72,6 +73,7 @@ func (s *sum) add(t *tally) {
 	f.Limited += float64(t.kinds[limited])
 	f.Errors += float64(t.kinds[failed])
 	f.Refused += float64(t.kinds[refused])
+	f.Repeated += float64(t.repeated)
 	f.Done += float64(t.done)
 	f.Lost += float64(t.lost)
 	f.BusiestSecond += float64(t.second.most)
@@ -98,7 +100,7 @@ func (s *Series) all() [numKinds]*[]float64 {
 // figures are the means.
 func (s *sum) figures() Figures {
 	f := &s.f
-	for _, x := range []*float64{&f.Sent, &f.OK, &f.Limited, &f.Errors, &f.Refused, &f.Done, &f.Lost, &f.BusiestSecond, &f.Busiest100ms, &f.Alone} {
+	for _, x := range []*float64{&f.Sent, &f.OK, &f.Limited, &f.Errors, &f.Refused, &f.Repeated, &f.Done, &f.Lost, &f.BusiestSecond, &f.Busiest100ms, &f.Alone} {
 		*x /= s.runs
 	}
 	for _, series := range f.Series.all() {

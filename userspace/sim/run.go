@@ -109,13 +109,6 @@ type worker struct {
 	held *held // behind egressd
 }
 
-// held is what egressd keeps of a worker.
-type held struct {
-	waiter    gate.Waiter
-	lanes     []*policy.Lane
-	connected bool // its connection is open
-}
-
 // run is one simulation under way.
 type run struct {
 	w        *Workload
@@ -133,7 +126,6 @@ type run struct {
 	over     bool
 
 	latency, waits *rand.Rand
-	names          []string // of exits
 }
 
 // Streams of random numbers: what one draws changes nothing for another.
@@ -177,14 +169,11 @@ func newRun(w *Workload, s *Strategy, o *Options, seed uint64) (*run, error) {
 		if err != nil {
 			return nil, err
 		}
-		for n := range c.Exits {
-			r.names = append(r.names, w.exitName(n))
-		}
 	}
 	for i := range r.workers {
 		n := int32(i)
 		if s.Egressd {
-			r.workers[i].held = &held{waiter: gate.Waiter{Notify: func() { r.queue.push(r.now, decided, n) }}}
+			r.workers[i].held = newHeld(i%c.Processes, w.exitName(i%c.Exits), func() { r.queue.push(r.now, decided, n) })
 		}
 		r.queue.push(epoch.Add(c.Start.draw(r.waits)), wake, n)
 	}
@@ -289,7 +278,7 @@ func (r *run) ask(w *worker, n int32) {
 		r.send(w, n)
 		return
 	}
-	if out := r.guard.enter(w.held, r.names[int(n)%len(r.names)], r.now); out.State != gate.Queued {
+	if out := r.guard.enter(w.held, r.now); out.State != gate.Queued {
 		r.decided(w, n, out)
 	}
 }
@@ -297,6 +286,11 @@ func (r *run) ask(w *worker, n int32) {
 func (r *run) decided(w *worker, n int32, out gate.Outcome) {
 	if out.State == gate.Granted {
 		r.send(w, n)
+		return
+	}
+	if w.held.repeating() { // the client gets the answer that it would have got before
+		w.held.undraw()
+		r.fail(w, n, w.answer.retryAfter, 0)
 		return
 	}
 	r.tally.note(refused, r.now)
@@ -311,6 +305,10 @@ func (r *run) decided(w *worker, n int32, out gate.Outcome) {
 func (r *run) send(w *worker, n int32) {
 	w.sent = r.now
 	r.tally.send(r.now)
+	if w.held != nil && w.held.repeating() {
+		w.held.drawn = nil
+		r.tally.repeat(r.now)
+	}
 	took := r.w.Origin.Latency.draw(r.latency)
 	r.queue.push(r.now.Add(took/2), arrive, n)
 	r.queue.push(r.now.Add(took), reply, n)
@@ -335,7 +333,15 @@ func (r *run) reply(w *worker, n int32) {
 		return
 	}
 	if r.guard != nil {
-		r.guard.answered(w.held, a, wallEpoch.Add(r.now.Sub(epoch)), r.now)
+		v := r.guard.answered(w.held, a, wallEpoch.Add(r.now.Sub(epoch)), r.now)
+		if fate != served {
+			if out, again := r.guard.repeat(w.held, a, v, r.now); again {
+				if out.State == gate.Granted {
+					r.send(w, n)
+				}
+				return
+			}
+		}
 	}
 	if fate != served {
 		r.fail(w, n, a.retryAfter, 0)

@@ -30,6 +30,7 @@ type tally struct {
 	limit int         // the status that means a limit
 
 	sent         int
+	repeated     int // of those, by egressd itself
 	kinds        [numKinds]int
 	done, lost   int // jobs
 	waits        histogram
@@ -55,6 +56,13 @@ func (t *tally) send(now ledger.Time) {
 	t.sent++
 	t.second.count(now.Sub(t.from))
 	t.tick.count(now.Sub(t.from))
+}
+
+// repeat counts a request that egressd sends again now.
+func (t *tally) repeat(now ledger.Time) {
+	if now >= t.from {
+		t.repeated++
+	}
 }
 
 // note counts the fate of a request that was sent, or refused, at the given

@@ -97,8 +97,6 @@ internal: 127.0.0.1 port = %s
 external: lo
 clientmethod: none
 socksmethod: none
-user.privileged: root
-user.unprivileged: nobody
 client pass { from: 127.0.0.0/8 to: 0.0.0.0/0 }
 socks block { from: 0.0.0.0/0 to: 0.0.0.0/0 port = 9 }
 socks pass { from: 127.0.0.0/8 to: 0.0.0.0/0 }
@@ -138,7 +136,10 @@ func mustProxy4a(tb testing.TB) string {
 		}
 		defer upstream.Close()
 		client.Write([]byte{0, 90, 0, 0, 0, 0, 0, 0})
-		go io.Copy(upstream, r)
+		go func() {
+			io.Copy(upstream, r)
+			upstream.(*net.TCPConn).CloseWrite()
+		}()
 		io.Copy(client, upstream)
 	}
 	go func() {

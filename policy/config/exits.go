@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/exitid"
+)
+
+// exits reads the exits. What shares the lanes of another names one that
+// stands in the list, too, before or behind it.
+func (v value) exits() []policy.Exit {
+	var exits []policy.Exit
+	type reference struct {
+		v    value
+		exit int
+	}
+	var shared []reference
+	names := map[string]int{}
+	identities := map[string]string{}
+	v.list("[{name: wg0, interface: wg0}]", "", func(v value) {
+		e, sameAs, ok := v.exit()
+		if !ok {
+			return
+		}
+		if _, taken := names[e.Name]; taken {
+			v.reject("the name %s is taken by an exit above; choose another", e.Name)
+			return
+		}
+		names[e.Name] = len(exits)
+		for _, identity := range identitiesOf(&e) {
+			if other, taken := identities[identity]; taken {
+				v.reject("is the same exit as %s above, which always fits first; remove one", other)
+				return
+			}
+		}
+		for _, identity := range identitiesOf(&e) {
+			identities[identity] = e.Name
+		}
+		if sameAs != nil {
+			shared = append(shared, reference{*sameAs, len(exits)})
+		}
+		exits = append(exits, e)
+	})
+	for _, r := range shared {
+		e := &exits[r.exit]
+		switch other, ok := names[e.SameAs]; {
+		case e.SameAs == e.Name:
+			r.v.reject("names the exit itself; remove it")
+		case !ok:
+			r.v.reject("no exit is called %s; write the name of one in this list", clip(e.SameAs))
+		case exits[other].SameAs != "":
+			r.v.reject("%s shares the lanes of %s itself; write %s", e.SameAs, exits[other].SameAs, exits[other].SameAs)
+		case (exits[other].Proxy == nil) != (e.Proxy == nil):
+			r.v.reject("%s is no exit of the same kind; a proxy shares lanes with a proxy, and a local exit with a local one", e.SameAs)
+		}
+	}
+	return exits
+}
+
+// maxPorts bounds the ports of one proxy, each of which is an exit.
+const maxPorts = 10_000
+
+// identitiesOf are texts of which two exits may not have the same.
+func identitiesOf(e *policy.Exit) []string {
+	switch {
+	case e.Proxy != nil:
+		all := make([]string, 0, int(e.Proxy.Last)-int(e.Proxy.First)+1)
+		for port := int(e.Proxy.First); port <= int(e.Proxy.Last); port++ {
+			all = append(all, fmt.Sprintf("proxy %s %d", e.Proxy.Host, port))
+		}
+		return all
+	case e.Interface != "":
+		return []string{"interface " + e.Interface}
+	case e.Source.IsValid():
+		return []string{"source " + e.Source.String()}
+	case e.UIDs.Set:
+		return []string{fmt.Sprintf("uid %d-%d", e.UIDs.First, e.UIDs.Last)}
+	}
+	return []string{fmt.Sprintf("mark %d", e.Mark)}
+}
+
+// exit reads one exit. Its names and its identity are read independently, so
+// that one run shows every error. sameAs is where it names another exit.
+func (v value) exit() (e policy.Exit, sameAs *value, ok bool) {
+	var identities []string
+	var proxied, rebind *value // where a key was given that only some exits have
+	var p policy.Proxy
+	before := len(v.r.errs)
+	ok = v.mapping(
+		field{"name", func(v value) { e.Name = v.exitName() }},
+		field{"interface", func(v value) { identities = append(identities, "interface"); e.Interface = v.device() }},
+		field{"source", func(v value) { identities = append(identities, "source"); e.Source = v.source() }},
+		field{"mark", func(v value) { identities = append(identities, "mark"); e.Mark = v.mark() }},
+		field{"uid", func(v value) { identities = append(identities, "uid"); e.UIDs = v.uids() }},
+		field{"proxy", func(v value) { identities = append(identities, "proxy"); v.proxy(&p) }},
+		field{"session", func(v value) { proxied = &v; p.Session = v.session() }},
+		field{"rotating", func(v value) { proxied = &v; p.Rotating, _ = v.boolean() }},
+		field{"lifetime", func(v value) { proxied = &v; p.Lifetime, _ = v.duration(time.Second, 31*24*time.Hour) }},
+		field{"rebind", func(v value) { rebind = &v; e.Rebind, _ = v.boolean() }},
+		field{"same_as", func(v value) { sameAs = &v; e.SameAs, _ = v.name() }},
+		field{"price", func(v value) {
+			e.Price, _ = v.number("a price of 10^9 bytes from 0 to 1000000", func(x float64) bool { return 0 <= x && x <= 1e6 })
+		}},
+	)
+	if !ok || len(v.r.errs) > before {
+		return e, sameAs, false
+	}
+	switch {
+	case e.Name == "":
+		v.reject("name is missing; give the exit one, as in name: wg0")
+	case len(identities) == 0:
+		v.reject("nothing says what uses this exit; add interface, source, mark, uid or proxy")
+	case len(identities) > 1:
+		v.reject("%s exclude each other; keep one, or make %d exits", series(identities, "and"), len(identities))
+	case proxied != nil && identities[0] != "proxy":
+		proxied.reject("is of an exit that is a proxy; remove it, or write proxy: HOST:PORT")
+	case rebind != nil && identities[0] != "interface":
+		rebind.reject("is of an exit that is a device; remove it, or write interface: NAME")
+	default:
+		if identities[0] == "proxy" {
+			e.Proxy = &p
+		}
+		return e, sameAs, true
+	}
+	return e, sameAs, false
+}
+
+func (v value) exitName() string {
+	s, ok := v.name()
+	if ok && s == policy.DirectExit {
+		v.reject("%s is the exit that nothing else names; choose another name", s)
+	}
+	return s
+}
+
+// proxy reads HOST:PORT, or HOST:FIRST-LAST where each port is an exit.
+func (v value) proxy(p *policy.Proxy) {
+	s, ok := v.text("gw.proxy.example:8000")
+	if !ok {
+		return
+	}
+	colon := strings.LastIndexByte(s, ':')
+	host, ports := s[:max(colon, 0)], s[colon+1:]
+	first, last, ranged := strings.Cut(ports, "-")
+	if !ranged {
+		last = first
+	}
+	low, err1 := strconv.ParseUint(first, 10, 16)
+	high, err2 := strconv.ParseUint(last, 10, 16)
+	pattern, err := parseHost(host)
+	switch {
+	case strings.Contains(s, "://"):
+		v.reject("%q is a URL; write the host and the port alone, as in gw.proxy.example:8000", clip(s))
+	case strings.Contains(s, "@"):
+		v.reject("holds a user name or a password, which do not belong here; write the host and the port alone")
+	case colon < 0 || err1 != nil || err2 != nil || low == 0 || !isDigits(first) || !isDigits(last):
+		v.reject("%q has no port; write it as gw.proxy.example:8000, or 10001-10100 where each port is an exit", clip(s))
+	case err != nil || pattern.Name == "":
+		v.reject("%q is no host and port of a proxy; write it as gw.proxy.example:8000", clip(s))
+	case low > high || high-low >= maxPorts:
+		v.reject("%q is no range of at most %d ports; write it as 10001-10100", clip(ports), maxPorts)
+	default:
+		p.Host, p.First, p.Last, p.PerPort = pattern.Name, uint16(low), uint16(high), ranged
+	}
+}
+
+// session reads what tells sessions apart by the user name.
+func (v value) session() *exitid.Pattern {
+	s, ok := v.text(`user-(?P<session>\w+)`)
+	if !ok {
+		return nil
+	}
+	p, err := exitid.Compile(s)
+	if err != nil {
+		v.reject("%v", err)
+	}
+	return p
+}
+
+// maxUIDs bounds the users of one exit.
+const maxUIDs = 4096
+
+// uids reads a user id or a range of them, both ends included.
+func (v value) uids() policy.UIDRange {
+	s, ok := v.scalar("a user id, as in 1000 or 1000-1999")
+	if !ok {
+		return policy.UIDRange{}
+	}
+	first, last, ranged := strings.Cut(s, "-")
+	if !ranged {
+		last = first
+	}
+	low, err1 := strconv.ParseUint(first, 10, 32)
+	high, err2 := strconv.ParseUint(last, 10, 32)
+	switch {
+	case err1 != nil || err2 != nil || leadingZero(first) || leadingZero(last) || high == 1<<32-1:
+		v.reject("%q is no user id; write it as 1000, or 1000-1999 for several", clip(s))
+	case low > high || high-low >= maxUIDs:
+		v.reject("%q is no range of at most %d user ids; write it as 1000-1999", clip(s), maxUIDs)
+	default:
+		return policy.UIDRange{First: uint32(low), Last: uint32(high), Set: true}
+	}
+	return policy.UIDRange{}
+}
+
+// maxDevice is IFNAMSIZ without the zero at the end.
+const maxDevice = 15
+
+func (v value) device() string {
+	s, ok := v.text("wg0")
+	if !ok {
+		return ""
+	}
+	// The kernel's own rule: dev_valid_name in net/core/dev.c.
+	if s == "" || len(s) > maxDevice || s == "." || s == ".." || strings.ContainsAny(s, "/: \t\n\v\f\r") {
+		v.reject("%q is no name of a network device; see ip link", clip(s))
+		return ""
+	}
+	return s
+}
+
+func (v value) source() netip.Addr {
+	s, ok := v.text("203.0.113.7")
+	if !ok {
+		return netip.Addr{}
+	}
+	a, err := netip.ParseAddr(s)
+	switch a = a.Unmap(); {
+	case err != nil:
+		v.reject("%q is no address; write one that this host has, as in 203.0.113.7", clip(s))
+	case a.Zone() != "":
+		v.reject("%q names a zone; write the address alone", clip(s))
+	case a.IsUnspecified() || a.IsMulticast():
+		v.reject("%q is no address that a connection can come from; write one that this host has", clip(s))
+	default:
+		return a
+	}
+	return netip.Addr{}
+}
+
+func (v value) mark() uint32 {
+	s := v.node.Value
+	hex, isHex := strings.CutPrefix(s, "0x")
+	base := 10
+	if isHex {
+		s, base = hex, 16
+	}
+	n, err := strconv.ParseUint(s, base, 32)
+	if err != nil || n == 0 || !isHex && leadingZero(s) || v.node.ShortTag() != "!!int" {
+		v.reject("must be a number from 1 to 0xffffffff%s; write it as 0x2a or 42", v.butIs())
+		return 0
+	}
+	return uint32(n)
+}
