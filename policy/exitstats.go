@@ -24,6 +24,9 @@ const (
 	numOutcomes
 )
 
+// NumOutcomes is the number of outcomes, all below it.
+const NumOutcomes = int(numOutcomes)
+
 var outcomeNames = [numOutcomes]string{"useful", "redirect", "blocked", "failed", "unseen"}
 
 // Outcomes are all of them.

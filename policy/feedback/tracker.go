@@ -115,7 +115,7 @@ func (t *Tracker) learn(w *word, o Observation, now ledger.Time) ledger.Time {
 	switch {
 	case w.toFull:
 		empty = t.bucket.observe(w)
-	case false:
+	case w.hasRemaining && w.late <= now:
 		return 0 // of a window that is over: nothing it says holds any more
 	case w.useful():
 		slot := t.slot(w)

@@ -192,6 +192,13 @@ func TestStories(t *testing.T) {
 			{at: 1600 * ms, take: 1, refused: true, unknown: true},
 			{at: 1700 * ms, sent: 1510 * ms, quota: minute(59, 59800*ms), after: 59, refused: true},
 		}},
+		{"what was sent near the end may count in the next window", []scene{
+			{at: 0, sent: -100 * ms, quota: minute(30, 10500*ms), left: 30},
+			{at: 10200 * ms, take: 5, left: 25}, // there before the end, however slow
+			{at: 10350 * ms, take: 2, left: 23},
+			{at: 10500 * ms, take: 58, refused: true, unknown: true},
+			{at: 70500 * ms, take: 60, refused: true, unknown: true},
+		}},
 		{"a stale answer tells nothing of the present window", []scene{
 			{at: 0, sent: 0, quota: minute(30, 10500*ms), left: 30, interval: sec},
 			{at: 10600 * ms, sent: 10550 * ms, quota: minute(59, 59950*ms), left: 59},

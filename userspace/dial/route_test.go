@@ -124,7 +124,7 @@ func newLab(t *testing.T) *lab {
 	inside(t, l.path, func() error {
 		err := errors.Join(
 			up("lo"),
-			up("a", "10.55.1.1/24", "10.55.1.11/24", "fd55:1::1/64"), up("b", "10.55.2.1/24", "fd55:2::1/64"),
+			up("a", "10.55.1.1/24", "10.55.1.11/24", "fd55:1::1/64"), up("b", "10.55.2.1/24", "10.55.2.11/24", "fd55:2::1/64"),
 		)
 		for _, w := range []struct {
 			dest, via     string
@@ -197,8 +197,9 @@ func (l *lab) native(t *testing.T, f *policy.Flow) netip.Addr {
 			return err
 		}
 		defer unix.Close(fd)
+		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 10}) // of connect()
 		if f.Mark != 0 {
-			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(f.Mark))
+			err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(f.Mark)))
 		}
 		if f.Ifindex != 0 {
 			err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, int(f.Ifindex)))
@@ -264,7 +265,7 @@ func TestOriginSeesTheSameAddress(t *testing.T) {
 		{"v4 another mark", policy.Flow{Dest: v4, Mark: labMark + 1}, "10.55.1.1", l.a},
 		{"v4 user", policy.Flow{Dest: v4, UID: labUser}, "10.55.2.1", l.b},
 		{"v4 another user", policy.Flow{Dest: v4, UID: labUser + 1}, "10.55.1.1", l.a},
-		{"v4 all", policy.Flow{Dest: v4, Mark: labMark, UID: labUser, Ifindex: l.b, Source: netip.MustParseAddr("10.55.1.11")}, "10.55.1.11", l.b},
+		{"v4 all", policy.Flow{Dest: v4, Mark: labMark, UID: labUser, Ifindex: l.b, Source: netip.MustParseAddr("10.55.2.11")}, "10.55.2.11", l.b},
 		{"v6", policy.Flow{Dest: v6}, "fd55:1::1", l.a},
 		{"v6 source", policy.Flow{Dest: v6, Source: netip.MustParseAddr("fd55:2::1")}, "fd55:2::1", l.a},
 		{"v6 device", policy.Flow{Dest: v6, Ifindex: l.b}, "fd55:2::1", l.b},

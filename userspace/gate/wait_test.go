@@ -212,6 +212,65 @@ func TestStress(t *testing.T) {
 	}
 }
 
+// Threads that take and give back places at the same time, in lanes that others
+// take from as well: every place that comes free finds who waits for it, though
+// no timer would.
+func TestNoLostWake(t *testing.T) {
+	one, two, fast := slots("one", perDest, 2), fair("two", 0, 0), budget("three", perExit, 20*time.Microsecond)
+	two.Rate, two.Concurrency = policy.Rate{}, 3
+	for _, b := range []*policy.Budget{one, two, fast} {
+		b.Queue.MaxWait = time.Minute
+	}
+	engine, err := policy.NewEngine(&policy.Policy{Budgets: []*policy.Budget{one, two, fast}}, make([]ledger.Cell, 64), nil, mono.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := New(Config{Now: mono.Now})
+	defer g.Close()
+	rounds := 3000
+	if testing.Short() {
+		rounds = 300
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(11, uint64(i)))
+			w := Waiter{Client: policy.Client{Cgroup: uint64(i % 3)}}
+			for range rounds {
+				f := policy.Facts{Host: []string{"a", "b"}[r.IntN(2)], Dest: netip.MustParseAddrPort("192.0.2.1:80"), Exit: "direct"}
+				lanes := engine.Select(nil, &f, policy.ForRequest, mono.Now())
+				out, err := g.Wait(t.Context(), &w, lanes)
+				if err != nil || out.State != Granted {
+					t.Errorf("Wait = %+v, %v, want granted", out, err)
+					return
+				}
+				for _, l := range lanes {
+					if most := l.Budget().Concurrency; most > 0 && l.InFlight.Load() > int64(most) {
+						t.Errorf("%s: %d under way, of %d", l.ID(), l.InFlight.Load(), most)
+					}
+				}
+				switch r.IntN(8) {
+				case 0:
+					g.Abort(&w, true, mono.Now())
+				case 1:
+					g.Abort(&w, false, mono.Now())
+				case 2:
+					runtime.Gosched()
+					fallthrough
+				default:
+					g.Done(&w, verdict.Verdict{}, 0, mono.Now())
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, l := range engine.Lanes() {
+		if n := l.Waiting.Load() + l.InFlight.Load(); n != 0 {
+			t.Errorf("%s: %d waiting or under way in the end", l.ID(), n)
+		}
+	}
+}
+
 // The alarm never rings early, and rings again when it is set to sooner.
 func TestPreciseAlarm(t *testing.T) {
 	rang := make(chan ledger.Time, 16)
