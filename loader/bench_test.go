@@ -9,18 +9,21 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/egressd/egressd/policy"
 )
 
 // BenchmarkConnect measures one socket, connect and close on loopback: without
-// programs, for a destination that policy does not name, and for one that it
-// does. The last includes what the proxy does to learn of the flow.
+// programs, for a destination that policy does not name, for the same under a
+// policy with exits of every kind, so that the exit shows late, and for one
+// that it names. The last includes what the proxy does to learn of the flow.
 func BenchmarkConnect(b *testing.B) {
 	for _, family := range []struct {
 		name string
 		id   int
 		addr string
 	}{{"v4", unix.AF_INET, "127.0.0.1"}, {"v6", unix.AF_INET6, "::1"}} {
-		for _, kind := range []string{"native", "unnamed", "named"} {
+		for _, kind := range []string{"native", "unnamed", "exits", "named"} {
 			b.Run(family.name+"/"+kind, func(b *testing.B) {
 				r := newRig(b, Config{})
 				r.enrol(1 << 20)
@@ -35,6 +38,9 @@ func BenchmarkConnect(b *testing.B) {
 				}
 				defer l.Close()
 				go closeAll(l, nil)
+				if kind == "exits" {
+					r.apply(manyExits())
+				}
 				if kind == "named" {
 					r.namePorts(port(l))
 					go closeAll(r.listener, func(local netip.AddrPort) { r.Take(r.netns, local, netip.AddrPort{}) })
@@ -61,6 +67,23 @@ func BenchmarkConnect(b *testing.B) {
 			})
 		}
 	}
+}
+
+// manyExits is a policy with exits of every kind, of which only the device fits,
+// and a range of proxies.
+func manyExits() policy.Redirects {
+	r := policy.Redirects{Exits: []policy.Exit{
+		{Name: "source", Source: netip.MustParseAddr("203.0.113.7")},
+		{Name: "device", Interface: "lo"},
+		{Name: "mark", Mark: 7},
+		{Name: "users", UIDs: policy.UIDRange{First: 1000, Last: 1999, Set: true}},
+	}}
+	for port := uint16(10000); port < 14000; port++ {
+		r.Endpoints = append(r.Endpoints, policy.Endpoint{
+			Addr: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.9"), port), Exit: "gw",
+		})
+	}
+	return r
 }
 
 // closeAll accepts and closes until the listener is closed.

@@ -8,6 +8,13 @@ import (
 	"github.com/egressd/egressd/policy/ledger"
 )
 
+// What a score of ExitMeter.Lockstep means: below SomeLockstep nothing, above
+// FullLockstep that the clients of the exit go in lockstep.
+const (
+	SomeLockstep = 0.3
+	FullLockstep = 0.6
+)
+
 // Bounds of ExitMeter.Lockstep.
 const (
 	minLag   = 2   // slots: what comes back within the next one is no rhythm

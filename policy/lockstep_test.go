@@ -12,12 +12,6 @@ import (
 	"github.com/egressd/egressd/policy/ledger"
 )
 
-// The thresholds of docs/EXITS.md.
-const (
-	someLockstep = 0.3
-	fullLockstep = 0.6
-)
-
 // turn is a worker that acts at an instant.
 type turn struct {
 	at     time.Duration
@@ -118,10 +112,10 @@ func TestLockstep(t *testing.T) {
 			traffic  func(*ExitMeter)
 			from, to float64
 		}{
-			{"workers that obey 3 s", obedient(3*sec, 5), fullLockstep, 1},
-			{"workers that obey 10 s", obedient(10*sec, 20), fullLockstep, 1},
-			{"workers that obey 60 s", obedient(60*sec, 30), fullLockstep, 1},
-			{"workers that obey 1 s", obedient(sec, 5), fullLockstep, 1},
+			{"workers that obey 3 s", obedient(3*sec, 5), FullLockstep, 1},
+			{"workers that obey 10 s", obedient(10*sec, 20), FullLockstep, 1},
+			{"workers that obey 60 s", obedient(60*sec, 30), FullLockstep, 1},
+			{"workers that obey 1 s", obedient(sec, 5), FullLockstep, 1},
 			{"workers that obey what a window has left", func(m *ExitMeter) {
 				o := origin{limit: 10, per: 20 * sec}
 				play(m, 50, spread, run, func(at time.Duration) time.Duration {
@@ -133,7 +127,7 @@ func TestLockstep(t *testing.T) {
 					m.NoteDelay(left)
 					return left + trip()
 				})
-			}, fullLockstep, 1},
+			}, FullLockstep, 1},
 			{"workers that spread over the delay as much again", func(m *ExitMeter) {
 				o := origin{limit: 5, per: 10 * sec}
 				play(m, 50, spread, run, func(at time.Duration) time.Duration {
@@ -143,33 +137,33 @@ func TestLockstep(t *testing.T) {
 					}
 					return 10 * sec
 				})
-			}, 0, someLockstep},
+			}, 0, SomeLockstep},
 
 			// As periodic as can be, with and against the lag.
-			{"paced at 1/s", paced(sec, 3*sec), 0, someLockstep},
-			{"paced at 0.5/s", paced(2*sec, 2*sec), 0, someLockstep},
-			{"paced at 1 in 3 s", paced(3*sec, 3*sec), 0, someLockstep},
-			{"paced at 1.5/s", paced(sec*2/3, 2*sec), 0, someLockstep},
-			{"paced at 2/s, tenths", paced(sec/2, sec), 0, someLockstep},
-			{"paced at 40/s", paced(sec/40, 5*sec), 0, someLockstep},
-			{"paced at 40/s, tenths", paced(sec/40, sec), 0, someLockstep},
+			{"paced at 1/s", paced(sec, 3*sec), 0, SomeLockstep},
+			{"paced at 0.5/s", paced(2*sec, 2*sec), 0, SomeLockstep},
+			{"paced at 1 in 3 s", paced(3*sec, 3*sec), 0, SomeLockstep},
+			{"paced at 1.5/s", paced(sec*2/3, 2*sec), 0, SomeLockstep},
+			{"paced at 2/s, tenths", paced(sec/2, sec), 0, SomeLockstep},
+			{"paced at 40/s", paced(sec/40, 5*sec), 0, SomeLockstep},
+			{"paced at 40/s, tenths", paced(sec/40, sec), 0, SomeLockstep},
 
-			{"Poisson at 0.2/s", poisson(0.2, 3*sec), 0, someLockstep},
-			{"Poisson at 5/s", poisson(5, 3*sec), 0, someLockstep},
-			{"Poisson at 200/s", poisson(200, 60*sec), 0, someLockstep},
-			{"Poisson at 5/s, tenths", poisson(5, sec), 0, someLockstep},
+			{"Poisson at 0.2/s", poisson(0.2, 3*sec), 0, SomeLockstep},
+			{"Poisson at 5/s", poisson(5, 3*sec), 0, SomeLockstep},
+			{"Poisson at 200/s", poisson(200, 60*sec), 0, SomeLockstep},
+			{"Poisson at 5/s, tenths", poisson(5, sec), 0, SomeLockstep},
 
-			{"cron every 10 s, lag 3 s", cron(10*sec, 3*sec), 0, someLockstep},
-			{"cron every 10 s, lag 15 s", cron(10*sec, 15*sec), 0, someLockstep},
-			{"cron every 60 s, lag 10 s", cron(60*sec, 10*sec), 0, someLockstep},
-			{"cron every 60 s, tenths", cron(60*sec, sec), 0, someLockstep},
+			{"cron every 10 s, lag 3 s", cron(10*sec, 3*sec), 0, SomeLockstep},
+			{"cron every 10 s, lag 15 s", cron(10*sec, 15*sec), 0, SomeLockstep},
+			{"cron every 60 s, lag 10 s", cron(60*sec, 10*sec), 0, SomeLockstep},
+			{"cron every 60 s, tenths", cron(60*sec, sec), 0, SomeLockstep},
 
 			{"a load that rises", func(m *ExitMeter) {
 				m.NoteDelay(5 * sec)
 				play(m, 1, together, run, func(at time.Duration) time.Duration {
 					return time.Duration(rnd.ExpFloat64() / (1 + at.Seconds()/2) * float64(sec))
 				})
-			}, 0, someLockstep},
+			}, 0, SomeLockstep},
 			{"a load that comes and goes", func(m *ExitMeter) {
 				m.NoteDelay(5 * sec)
 				play(m, 1, together, run, func(at time.Duration) time.Duration {
@@ -178,7 +172,7 @@ func TestLockstep(t *testing.T) {
 					}
 					return time.Duration(rnd.ExpFloat64() / 30 * float64(sec))
 				})
-			}, 0, someLockstep},
+			}, 0, SomeLockstep},
 			{"one worker that obeys is no crowd", paced(10*sec, 10*sec), 0, 0},
 		} {
 			m := new(ExitMeter)

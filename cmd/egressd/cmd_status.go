@@ -83,10 +83,23 @@ func formatStatus(s admin.Status, now time.Time) string {
 		}
 	}
 	row("now", "%d lanes, %d connections, %d requests waiting", s.Lanes, s.Flows, s.Waiting)
+	row("exits", "%s", formatUsing(s.Exits))
 	if s.Metrics != "" {
 		row("metrics", "http://%s/metrics", s.Metrics)
 	}
 	return out.String()
+}
+
+// formatUsing is the exits in short.
+func formatUsing(u admin.Using) string {
+	text := fmt.Sprintf("%d seen, %d with a closed lane", u.Seen, u.Closed)
+	if n := len(u.Lockstep); n > 0 {
+		text += "; clients in lockstep at " + strings.Join(u.Lockstep[:min(n, 3)], ", ")
+		if n > 3 {
+			text += fmt.Sprintf(" and %d more", n-3)
+		}
+	}
+	return text
 }
 
 func formatCanary(c admin.Canary, now time.Time) string {

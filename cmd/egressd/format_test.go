@@ -117,6 +117,7 @@ func TestFormatStatus(t *testing.T) {
 			Untouched: map[string]uint64{"netns": 2, "device": 1},
 		},
 		Lanes: 1, Flows: 2, Waiting: 3, Metrics: "127.0.0.1:9477",
+		Exits: admin.Using{Seen: 5, Closed: 2, Lockstep: []string{"E-1", "E-2", "E-3", "E-4"}},
 	}, now)
 	want := `daemon    v1, pid 7, up 1m0s
 policy    p.yml, in force since 2030-01-02 03:03:05
@@ -129,6 +130,7 @@ canary    FAILED 2s ago: no
 untouched 1 by gate device
           2 by gate netns
 now       1 lanes, 2 connections, 3 requests waiting
+exits     5 seen, 2 with a closed lane; clients in lockstep at E-1, E-2, E-3 and 1 more
 metrics   http://127.0.0.1:9477/metrics
 `
 	if got != want {

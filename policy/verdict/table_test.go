@@ -259,6 +259,8 @@ func TestExhausted(t *testing.T) {
 		{"a list", Head{Status: 200}, "RateLimit: \"a\";r=0;t=4, \"b\";r=9;t=60\n", 4 * time.Second},
 		{"parts of a millisecond", Head{Status: 200}, "x-ratelimit-remaining: 0\nx-ratelimit-reset-after: 0.0001\n", time.Millisecond},
 		{"the sanity maximum", Head{Status: 200}, "x-ratelimit-remaining: 0\nx-ratelimit-reset: 999999\n", MaxDelay},
+		{"the same instant in two forms", Head{Status: 200}, "x-ratelimit-reset: 1795953605000\n" + out, 6 * time.Second},
+		{"the same instant, the other way round", Head{Status: 200}, out + "x-ratelimit-reset: 1795953605000\n", 6 * time.Second},
 		{"something left", Head{Status: 200}, "x-ratelimit-remaining: 1\nx-ratelimit-reset: 5\n", 0},
 		{"until nobody knows", Head{Status: 200}, "x-ratelimit-remaining: 0\n", 0},
 		{"over", Head{Status: 200}, "x-ratelimit-remaining: 0\nx-ratelimit-reset: 1795953599\n", 0},

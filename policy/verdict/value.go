@@ -78,15 +78,14 @@ func (h *Head) sayRate(r *rule, id int32, value []byte) bool {
 			h.counter(id, r).setFill(n)
 		}
 		return ok
-	case SaysInterval:
-		d, ok := parseLength(value, r.unit)
-		if ok {
-			c := h.counter(id, r)
-			c.interval = max(c.interval, d)
-		}
-		return ok
 	}
-	return false
+	// What is left is SaysInterval.
+	d, ok := parseLength(value, r.unit)
+	if ok {
+		c := h.counter(id, r)
+		c.interval = max(c.interval, d)
+	}
+	return ok
 }
 
 func (h *Head) setLeft(r *rule, id int32, n int64) bool {

@@ -16,55 +16,133 @@ import (
 	"github.com/egressd/egressd/userspace/mono"
 )
 
+// everything is a budget with all there is: rate, window, places, costs, fairness.
+func everything(name string, per policy.Per, interval time.Duration, hosts ...string) *policy.Budget {
+	b := budget(name, per, interval, hosts...)
+	b.Queue.FairBy = policy.FairCgroup
+	b.Window = policy.Window{Limit: 1 << 40, Per: time.Hour}
+	b.Concurrency = 1 << 20
+	b.Cost.Header = "x-cost"
+	return b
+}
+
 // A request that nobody stands before: in and out.
 func BenchmarkPass(b *testing.B) {
 	for _, n := range []int{1, 2, 4} {
-		b.Run(fmt.Sprint("lanes ", n), func(b *testing.B) {
-			w := newWorld(b, []*policy.Budget{
-				budget("both", perBoth, 1), budget("dest", perDest, 1), budget("exit", perExit, 1), budget("all", 0, 1),
-			}[:n]...)
-			lanes := w.lanes("a", "/", "direct")
-			var wt Waiter
+		b.Run(fmt.Sprint("lanes ", n), func(b *testing.B) { benchmarkPass(b, budget, n) })
+	}
+	b.Run("window, places, fair", func(b *testing.B) { benchmarkPass(b, everything, 1) })
+}
+
+func benchmarkPass(b *testing.B, kind func(string, policy.Per, time.Duration, ...string) *policy.Budget, n int) {
+	w := newWorld(b, []*policy.Budget{
+		kind("both", perBoth, 1), kind("dest", perDest, 1), kind("exit", perExit, 1), kind("all", 0, 1),
+	}[:n]...)
+	lanes := w.lanes("a", "/", "direct")
+	var wt Waiter
+	b.ReportAllocs()
+	for b.Loop() {
+		w.now += 1000
+		if out := w.Enter(&wt, lanes, w.now); out.State != Granted {
+			b.Fatalf("outcome %+v", out)
+		}
+		w.Done(&wt, verdict.Verdict{}, 0, w.now)
+	}
+}
+
+// turnover is a gate under backlog: each call of the function answers one
+// request, has its client come again, and lets the next go by the alarm, which
+// costs nothing here.
+func turnover(tb testing.TB, budgets []*policy.Budget, clients, depth int) func() {
+	w := newWorld(tb, budgets...)
+	lanes := w.lanes("a", "/", "direct")
+	granted := make([]*Waiter, 0, depth+1)
+	for i := range depth + 1 {
+		wt := &Waiter{Client: policy.Client{Cgroup: uint64(i % clients)}}
+		wt.Notify = func() { granted = append(granted, wt) }
+		if out := w.Enter(wt, lanes, w.now); (out.State == Granted) != (i == 0) {
+			tb.Fatalf("waiter %d: outcome %+v", i, out)
+		} else if i == 0 {
+			granted = append(granted, wt)
+		}
+	}
+	return func() {
+		if len(granted) != 1 {
+			tb.Fatalf("%d granted, want 1", len(granted))
+		}
+		wt := granted[0]
+		granted = granted[:0]
+		w.Done(wt, verdict.Verdict{}, 0, w.now)
+		if out := w.Enter(wt, lanes, w.now); out.State != Queued {
+			tb.Fatalf("outcome %+v", out)
+		}
+		w.now += 1000
+		w.alarm = 0
+		w.tick()
+	}
+}
+
+// turnovers are what is measured, and held to allocate nothing.
+var turnovers = []struct {
+	name           string
+	budgets        func() []*policy.Budget
+	clients, depth int
+}{
+	{"depth 1", func() []*policy.Budget { return []*policy.Budget{budget("b", perBoth, 1000)} }, 1, 1},
+	{"depth 100", func() []*policy.Budget { return []*policy.Budget{budget("b", perBoth, 1000)} }, 1, 100},
+	{"2 lanes", func() []*policy.Budget { return []*policy.Budget{budget("b", perBoth, 900), budget("all", 0, 1000)} }, 1, 100},
+	{"10 clients", func() []*policy.Budget { return []*policy.Budget{fair("b", perBoth, 1000)} }, 10, 100},
+	{"100 clients", func() []*policy.Budget { return []*policy.Budget{fair("b", perBoth, 1000)} }, 100, 100},
+	{"window, places, 10 clients", func() []*policy.Budget { return []*policy.Budget{everything("b", perBoth, 1000)} }, 10, 100},
+}
+
+// A request that waits: into the queue, out of it, and its answer.
+func BenchmarkQueue(b *testing.B) {
+	for _, tt := range turnovers {
+		b.Run(tt.name, func(b *testing.B) {
+			turn := turnover(b, tt.budgets(), tt.clients, tt.depth)
 			b.ReportAllocs()
 			for b.Loop() {
-				w.now += 1000
-				if out := w.Enter(&wt, lanes, w.now); out.State != Granted {
-					b.Fatalf("outcome %+v", out)
-				}
-				w.Done(&wt, verdict.Verdict{}, 0, w.now)
+				turn()
 			}
 		})
 	}
 }
 
-// A request that waits: into the queue, out of it, and its answer. The alarm
-// costs nothing here.
-func BenchmarkQueue(b *testing.B) {
-	for _, depth := range []int{1, 100} {
-		b.Run(fmt.Sprint("depth ", depth), func(b *testing.B) {
-			budget := budget("b", perBoth, 1000)
-			w := newWorld(b, budget)
-			lanes := w.lanes("a", "/", "direct")
-			wts := make([]*Waiter, depth+1)
-			for i := range wts {
-				wts[i] = &Waiter{Notify: func() {}}
-				if out := w.Enter(wts[i], lanes, w.now); (out.State == Granted) != (i == 0) {
-					b.Fatalf("waiter %d: outcome %+v", i, out)
-				}
-			}
-			i := 0
-			b.ReportAllocs()
-			for b.Loop() {
-				w.Done(wts[i], verdict.Verdict{}, 0, w.now)
-				if out := w.Enter(wts[i], lanes, w.now); out.State != Queued {
-					b.Fatalf("outcome %+v", out)
-				}
-				i = (i + 1) % len(wts)
-				w.now += 1000
-				w.alarm = 0
-				w.tick()
-			}
-		})
+// All flows are deep in debt: the one that is out first is found by
+// calculation, not by rounds.
+func BenchmarkDebt(b *testing.B) {
+	q := flows{pool: &pool{}}
+	for key := range uint64(maxFlows) {
+		s := &spot{ticket: &ticket{seq: key}}
+		q.enroll(s, key)
+		q.stand(s, 1)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		q.first(1).flow.charge(maxDebt, 1)
+	}
+}
+
+func TestNothingIsAllocated(t *testing.T) {
+	for _, tt := range turnovers {
+		turn := turnover(t, tt.budgets(), tt.clients, tt.depth)
+		for range 1000 { // until all there is to keep is made
+			turn()
+		}
+		if n := testing.AllocsPerRun(2000, turn); n > 0 {
+			t.Errorf("%s: %v allocations for a request that waits", tt.name, n)
+		}
+	}
+	w := newWorld(t, everything("b", perBoth, 1), everything("all", 0, 1))
+	lanes := w.lanes("a", "/", "direct")
+	var wt Waiter
+	if n := testing.AllocsPerRun(2000, func() {
+		w.now += 1000
+		w.Enter(&wt, lanes, w.now)
+		w.Done(&wt, verdict.Verdict{Cost: 1, HasCost: true}, 0, w.now)
+	}); n > 0 {
+		t.Errorf("%v allocations for a request that goes at once", n)
 	}
 }
 

@@ -235,3 +235,21 @@ func TestLaneClosesBehindTurn(t *testing.T) {
 	w.mustGo(time.Minute, turn)
 	w.quiet()
 }
+
+// The same, where the first lane is not the slowest: the turns in slower ones
+// are free at once, not only when the last lane is ready.
+func TestLaneClosesBetweenTurns(t *testing.T) {
+	api := budget("api", 0, 300*ms)
+	api.Match.Path = "/api"
+	w := newWorld(t, budget("dest", perDest, sec), budget("exit", perExit, 500*ms), api)
+	w.enterPath("first", "x", "/api", "e9") // empties what all /api share
+	turn := w.enterPath("turn", "a", "/api", "e1")
+	next := w.enter("next", "a", "e2") // stands behind turn at a
+	w.mustBe(Queued, turn, next)
+	w.until(100 * ms)
+	w.SetCooldown(w.lane("exit/-/e1"), t0.Add(time.Minute))
+	w.mustGo(100*ms, next)
+	w.until(time.Minute)
+	w.mustGo(time.Minute, turn)
+	w.quiet()
+}

@@ -32,9 +32,6 @@ func (d Dist) draw(r *rand.Rand) time.Duration {
 	return d.a
 }
 
-// zero reports whether all samples are zero.
-func (d Dist) zero() bool { return d.a == 0 && d.b == 0 }
-
 // between is uniform in [low, high).
 func between(low, high time.Duration, r *rand.Rand) time.Duration {
 	return low + time.Duration(r.Float64()*float64(high-low))

@@ -5,6 +5,7 @@ package sim
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -300,4 +301,22 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The example in the documentation is a workload that can be played.
+func TestDocumentedWorkload(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/SIMULATION.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(doc), "```yaml\n")
+	if !found {
+		t.Fatal("no YAML in docs/SIMULATION.md")
+	}
+	text, _, _ = strings.Cut(text, "```")
+	w := mustParse(t, "docs/SIMULATION.md", text)
+	r := mustSimulate(t, w, Options{})
+	for i := range r.Strategies {
+		mustAddUp(t, w, &r.Strategies[i])
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"net"
 	"net/http/httptest"
 	"os"
@@ -21,6 +22,7 @@ import (
 // fake is a backend of fixed answers.
 type fake struct {
 	lanes  []Lane
+	since  time.Duration
 	events []Event
 	lane   string
 	d      time.Duration
@@ -29,6 +31,23 @@ type fake struct {
 func (f *fake) Status() Status { return Status{Version: "v1", PID: 7} }
 func (f *fake) Lanes() []Lane  { return f.lanes }
 func (f *fake) Flows() []Flow  { return nil }
+
+func (f *fake) Exits(since time.Duration) Exits {
+	f.since = since
+	to := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	score := 0.75
+	use := Use{
+		Requests: 10, TooMany: 3, Refused: 1, Price: 4.2,
+		Connections: Connections{Redirected: 5, Untouched: 1},
+		Outcomes:    map[string]Traffic{"useful": {7, 100, 2000}, "unseen": {1, 5, 6}},
+	}
+	use.Estimate()
+	return Exits{
+		From: to.Add(-time.Hour), To: to,
+		Exits: []Exit{{Exit: "E-017/ä=1", Use: use, PerSecond: 1.5, Lockstep: &score, Closed: 2, ClosedFor: 3}, {Exit: "direct", Use: Use{Outcomes: map[string]Traffic{}}}},
+		Pairs: []Pair{{Destination: "store", Exit: "E-017/ä=1", Use: use}},
+	}
+}
 
 func (f *fake) Events(ctx context.Context, follow, dispatches bool, each func(Event) error) error {
 	for _, e := range f.events {
@@ -101,6 +120,66 @@ func TestRoundTrip(t *testing.T) {
 	}
 	if flows == nil || len(flows) != 0 {
 		t.Errorf("flows: got %#v, want an empty list", flows)
+	}
+}
+
+func TestExits(t *testing.T) {
+	b := &fake{}
+	c := serve(t, b)
+	for _, since := range []time.Duration{0, 90 * time.Minute, MaxSince} {
+		got, err := c.Exits(t.Context(), since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.since != since {
+			t.Errorf("the daemon was asked for %v, want %v", b.since, since)
+		}
+		if want := b.Exits(since); !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+	for since, want := range map[time.Duration]string{
+		25 * time.Hour: "duration 25h0m0s: must be above zero and at most 24h0m0s, which is what the daemon remembers",
+		-time.Second:   "duration -1s: must be above zero and at most 24h0m0s, which is what the daemon remembers",
+	} {
+		if _, err := c.Exits(t.Context(), since); err == nil || err.Error() != want {
+			t.Errorf("%v: got error %v, want %q", since, err, want)
+		}
+	}
+	if _, err := ParseSince("soon"); err == nil {
+		t.Error("got no error for what is no duration")
+	}
+}
+
+func TestEstimate(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		use    Use
+		waste  float64
+		cost   float64
+		seen   bool
+		priced bool
+	}{
+		{"nothing", Use{}, 0, 0, false, false},
+		{"no price", Use{Outcomes: map[string]Traffic{"useful": {1, 1e9, 0}}}, 0, 0, true, false},
+		{"both ways count", Use{Price: 4.2, Outcomes: map[string]Traffic{"useful": {1, 5e8, 1e9}}}, 0, 6.3, true, true},
+		{"waste costs as much", Use{Price: 2, Outcomes: map[string]Traffic{"useful": {1, 0, 6e9}, "redirect": {1, 0, 1e9}, "blocked": {1, 0, 2e9}, "failed": {1, 1e9, 0}}}, 0.4, 20, true, true},
+		{"what nobody sees costs, too", Use{Price: 1, Outcomes: map[string]Traffic{"unseen": {1, 1e9, 1e9}}}, 0, 2, false, true},
+		{"and tells of no waste", Use{Price: 1, Outcomes: map[string]Traffic{"unseen": {1, 1e9, 1e9}, "useful": {1, 1e9, 0}, "failed": {1, 1e9, 0}}}, 0.5, 4, true, true},
+		{"nothing through it yet", Use{Price: 1, Outcomes: map[string]Traffic{"useful": {}}}, 0, 0, false, true},
+	} {
+		u := tt.use
+		u.Estimate()
+		for _, f := range []struct {
+			name  string
+			got   *float64
+			want  float64
+			known bool
+		}{{"waste", u.Waste, tt.waste, tt.seen}, {"cost", u.Cost, tt.cost, tt.priced}} {
+			if (f.got != nil) != f.known || f.known && math.Abs(*f.got-f.want) > 1e-9 {
+				t.Errorf("%s: %s is %v, want %v, known %v", tt.name, f.name, f.got, f.want, f.known)
+			}
+		}
 	}
 }
 

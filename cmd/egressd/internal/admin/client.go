@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +47,15 @@ func (c *Client) Lanes(ctx context.Context) ([]Lane, error) { return get[[]Lane]
 
 // Flows asks for all connections.
 func (c *Client) Flows(ctx context.Context) ([]Flow, error) { return get[[]Flow](ctx, c, "flows") }
+
+// Exits asks for all exits: see Backend.
+func (c *Client) Exits(ctx context.Context, since time.Duration) (Exits, error) {
+	path := "exits"
+	if since != 0 {
+		path += "?since=" + url.QueryEscape(since.String())
+	}
+	return get[Exits](ctx, c, path)
+}
 
 // Events calls f for each event; see Backend. A stream that the daemon's end
 // cuts off ends without an error.

@@ -77,6 +77,17 @@ func newHandler(b Backend, log *slog.Logger) http.Handler {
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, b.Status()) })
 	mux.HandleFunc("GET /v1/lanes", func(w http.ResponseWriter, _ *http.Request) { answer(w, list(b.Lanes())) })
 	mux.HandleFunc("GET /v1/flows", func(w http.ResponseWriter, _ *http.Request) { answer(w, list(b.Flows())) })
+	mux.HandleFunc("GET /v1/exits", func(w http.ResponseWriter, r *http.Request) {
+		since := time.Duration(0)
+		if text := r.URL.Query().Get("since"); text != "" {
+			var err error
+			if since, err = ParseSince(text); err != nil {
+				fail(w, http.StatusBadRequest, err)
+				return
+			}
+		}
+		answer(w, b.Exits(since))
+	})
 	mux.HandleFunc("GET /v1/events", func(w http.ResponseWriter, r *http.Request) { events(w, r, b) })
 	mux.HandleFunc("POST /v1/cooldown", func(w http.ResponseWriter, r *http.Request) {
 		lane, d, err := decodeCooldown(http.MaxBytesReader(w, r.Body, maxBody))

@@ -7,6 +7,7 @@
 //	GET  /v1/status
 //	GET  /v1/lanes
 //	GET  /v1/flows
+//	GET  /v1/exits?since=1h
 //	GET  /v1/events?follow&dispatches   one JSON object per line
 //	POST /v1/cooldown                   {"lane": "…", "duration": "30s"} or {"lane": "…", "clear": true}
 //
@@ -24,6 +25,9 @@ type Backend interface {
 	Status() Status
 	Lanes() []Lane
 	Flows() []Flow
+	// Exits tells of all exits. Counts are of the time of length since before
+	// now, or since the daemon started if that is zero.
+	Exits(since time.Duration) Exits
 	// Events calls f for what has happened and, if follow is set, for what
 	// happens until ctx ends. Dispatches are left out unless asked for. It
 	// ends with the first error of f.
@@ -42,6 +46,7 @@ type Status struct {
 	Lanes   int       `json:"lanes"`
 	Waiting int64     `json:"waiting"` // requests in all gates
 	Flows   int       `json:"flows"`
+	Exits   Using     `json:"exits"`
 	Metrics string    `json:"metrics,omitempty"` // address
 }
 

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/egressd/egressd/cmd/egressd/internal/admin"
+	"github.com/egressd/egressd/cmd/egressd/internal/history"
 	"github.com/egressd/egressd/cmd/egressd/internal/sdnotify"
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/metrics"
@@ -37,6 +38,7 @@ const (
 	netnsEvery    = time.Second
 	canaryEvery   = time.Minute
 	canaryTimeout = 5 * time.Second
+	historyEvery  = time.Minute
 	stillness     = 2 * time.Second // of an event loop, after which the watchdog is not fed
 )
 
@@ -80,8 +82,9 @@ type Daemon struct {
 	gate    *gate.Gate
 	proxy   *proxy.Proxy
 	names   names
-	admin   net.Listener // nil: none
-	metrics net.Listener // nil: none
+	history *history.History // of what went through exits
+	admin   net.Listener     // nil: none
+	metrics net.Listener     // nil: none
 
 	attached atomic.Bool
 	mu       sync.Mutex
@@ -99,6 +102,7 @@ func Open(cfg Config) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d := &Daemon{cfg: cfg, log: cfg.Logger, started: time.Now(), scope: p.Scope}
+	d.history = history.New(d.started)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())

@@ -52,6 +52,10 @@ func (s source) Tallies() metrics.Tallies {
 			Sent:        t.Bytes(policy.Sent),
 			Received:    t.Bytes(policy.Received),
 		}
+		for _, o := range policy.Outcomes() {
+			moved := t.Traffic(o)
+			tally.Outcomes = append(tally.Outcomes, metrics.OutcomeBytes{Outcome: o.String(), Sent: moved.Sent, Received: moved.Received})
+		}
 		for code, n := range t.Codes() {
 			tally.Requests = append(tally.Requests, metrics.Count{Label: strconv.Itoa(code), N: n})
 		}
@@ -65,7 +69,9 @@ func (s source) Tallies() metrics.Tallies {
 	}
 	now := s.d.clock.Now()
 	for _, m := range s.d.engine.Meters() {
-		out.Exits = append(out.Exits, metrics.ExitSeconds{Exit: m.Exit, Seconds: m.Seconds(now)})
+		e := metrics.ExitSeconds{Exit: m.Exit, Seconds: m.Seconds(now)}
+		e.Lockstep, e.HasLockstep = m.Lockstep(now)
+		out.Exits = append(out.Exits, e)
 	}
 	out.Dropped = s.d.engine.Dropped()
 	return out
