@@ -198,6 +198,8 @@ func TestQuotaMakesStricter(t *testing.T) {
 	w.Done(&first.Waiter, verdict.Verdict{Quota: verdict.Quota{
 		Limit: 100, HasLimit: true, Remaining: 5, HasRemaining: true, Reset: time.Minute, HasReset: true, Window: time.Minute,
 	}}, 0, w.now)
+	w.mustBe(Queued, rs[0])
+	w.mustBe(Refused, rs[10:]...) // at a dozen seconds each, not after 20 s in vain
 	w.until(55 * sec)
 	granted, refused := 0, 0
 	for _, r := range rs {

@@ -409,8 +409,9 @@ func (t *ticket) holds(i int, now ledger.Time) bool {
 	return true
 }
 
-// wait is step for a lane that has no unit.
-func (g *Gate) wait(q *queue, wait time.Duration, now ledger.Time) (at ledger.Time, again bool) {
+// free has nobody keep turns for q, which has no unit, for longer than it
+// may.
+func (g *Gate) free(q *queue, now ledger.Time) {
 	switch q.bar(now) {
 	case shut:
 		if s := q.turn; s != nil {
@@ -425,6 +426,13 @@ func (g *Gate) wait(q *queue, wait time.Duration, now ledger.Time) (at ledger.Ti
 				g.mark(t.spots[s.i-1].queue) // where it is decided for how long it may
 			}
 		}
+	}
+}
+
+// wait is step for a lane that has no unit.
+func (g *Gate) wait(q *queue, wait time.Duration, now ledger.Time) (at ledger.Time, again bool) {
+	if q.turn != nil || q.keepers.n > 0 {
+		g.free(q, now)
 	}
 	switch {
 	case q.lane.Cell.Probing():

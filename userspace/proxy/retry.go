@@ -74,7 +74,6 @@ func (c *conn) remember(opening bool) {
 	if lane == nil || !lane.Budget().Retry.Absorb {
 		return
 	}
-	lane.Retries.Deposit()
 	rule := &lane.Budget().Retry
 	head := c.client.buf[c.client.r : c.client.r+c.req.Len]
 	if c.kind&(http1.ForCONNECT|http1.ForUpgrade) != 0 || !repeatable(c.req.Method, head) {

@@ -86,11 +86,12 @@ type Daemon struct {
 	admin   net.Listener     // nil: none
 	metrics net.Listener     // nil: none
 
-	attached atomic.Bool
-	mu       sync.Mutex
-	reload   reloadState
-	canary   admin.Canary
-	closers  []func() error // in the order of opening
+	attached   atomic.Bool
+	mismatches atomic.Uint64 // connections whose exit could not be kept
+	mu         sync.Mutex
+	reload     reloadState
+	canary     admin.Canary
+	closers    []func() error // in the order of opening
 }
 
 // Open does all that can fail before anything is attached: it reads the

@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -13,7 +14,28 @@ import (
 	"github.com/egressd/egressd/metrics"
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/policy/ledger"
+	"github.com/egressd/egressd/userspace/events"
 )
+
+// countMismatches counts the connections whose exit could not be kept, by the
+// events that tell of them, until ctx ends.
+func (d *Daemon) countMismatches(ctx context.Context) error {
+	_, sub := d.events.Subscribe(0, events.Options{Buffer: 4096})
+	defer sub.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case ev, open := <-sub.C:
+			if !open {
+				return nil
+			}
+			if ev.Kind == policy.EventExitMismatch {
+				d.mismatches.Add(1)
+			}
+		}
+	}
+}
 
 // record remembers what has gone through the exits until now.
 func (d *Daemon) record() { d.history.Record(time.Now(), d.exitCounters()) }

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"context"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/egressd/egressd/metrics"
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/policy/ledger"
+	"github.com/egressd/egressd/userspace/events"
 )
 
 // boot is long enough after it that nothing in the past is before it.
@@ -156,5 +158,35 @@ func TestUsing(t *testing.T) {
 	crowd.Meter.NoteDelay(4 * time.Second)
 	if got, want := using(e.Meters(), e.Lanes(), now), (admin.Using{Seen: 1, Closed: 1, Lockstep: []string{"E-017/crowd"}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestMismatchesAreCounted(t *testing.T) {
+	d := &Daemon{events: events.New(0)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.countMismatches(ctx) }()
+	// The subscription begins at some time: emit until it is there.
+	for end := time.Now().Add(10 * time.Second); d.mismatches.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nothing was counted")
+		}
+		d.events.Emit(policy.Event{Kind: policy.EventExitMismatch})
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	before := d.mismatches.Load()
+	d.events = events.New(0)
+	d.events.Emit(policy.Event{Kind: policy.EventExitMismatch}) // before anyone listens
+	go func() { done <- d.countMismatches(t.Context()) }()
+	d.events.Emit(policy.Event{Kind: policy.EventUnreachable})
+	d.events.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := d.mismatches.Load(); got != before {
+		t.Errorf("%d were counted where there was none", got-before)
 	}
 }

@@ -80,6 +80,7 @@ func (d *Daemon) tasks(reload <-chan struct{}) ([]task, error) {
 		{"network namespaces", func(ctx context.Context) error { return watcher.Run(ctx, netnsEvery) }},
 		{"sweep", func(ctx context.Context) error { return every(ctx, sweepEvery, d.sweep) }},
 		{"canary", func(ctx context.Context) error { return every(ctx, canaryEvery, func() { d.tryCanary(ctx) }) }},
+		{"exit mismatches", d.countMismatches},
 		{"history", func(ctx context.Context) error { return every(ctx, historyEvery, d.record) }},
 		{"reload", func(ctx context.Context) error { return d.reloads(ctx, reload) }},
 	}

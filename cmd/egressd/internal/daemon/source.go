@@ -73,6 +73,7 @@ func (s source) Tallies() metrics.Tallies {
 		e.Lockstep, e.HasLockstep = m.Lockstep(now)
 		out.Exits = append(out.Exits, e)
 	}
+	out.ExitMismatches = s.d.mismatches.Load()
 	out.Dropped = s.d.engine.Dropped()
 	return out
 }
