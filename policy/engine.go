@@ -305,12 +305,12 @@ func (e *Engine) Select(dst []*Lane, f *Facts, a Admission, now ledger.Time) []*
 }
 
 // Wants reports whether a request for host at dest could fall under any
-// budget, whatever its method, path and unit. A connection that nothing wants
+// budget of the file, whatever its method, path and unit. A connection that nothing wants
 // need not be looked into.
 func (e *Engine) Wants(host string, dest netip.AddrPort) bool {
 	found := e.state.Load().matcher.find(host)
 	for i := range found {
-		if _, ok := found[i].where(host, dest); ok {
+		if _, ok := found[i].where(host, dest); ok && found[i].Budget != exitTrouble {
 			return true
 		}
 	}

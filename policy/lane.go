@@ -108,10 +108,11 @@ func (l *Lane) NoteClosed(c Closure) { l.last.Store(&c) }
 
 // Target is the lane that a verdict touches: the most specific of a request's
 // lanes that is enforced, or nil. A limit of one destination must not close a
-// lane that others share.
+// lane that others share. That of ExitBudget is touched by trouble of the exit
+// alone.
 func Target(lanes []*Lane) *Lane {
 	for _, l := range lanes {
-		if l.Enforced() {
+		if l.Enforced() && l.Key.Budget != ExitBudget {
 			return l
 		}
 	}

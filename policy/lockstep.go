@@ -70,7 +70,7 @@ func (m *ExitMeter) Lockstep(now ledger.Time) (score float64, known bool) {
 // late slots after it, as far as it rises above that at all lesser lags, times
 // the share of the variance that chance and even pacing do not explain.
 //
-// The first difference takes out trends: a load that changes slowly is like
+// The subtraction takes out trends: a load that changes slowly is like
 // itself at every lag. The factor is 1 - mean/variance. Independent requests
 // have a variance that is their mean, and a paced stream, which is as
 // periodic as can be, has less.

@@ -21,8 +21,9 @@ type limits struct {
 type Grant struct {
 	ledger.Grant
 	stamp   window.Stamp
-	stamped bool   // stamp is of the lane's window
-	learned uint64 // units of what answers said is left
+	window  *window.Window // that stamp is of; nil: none
+	lessons *lessons       // of which learned units were taken; nil: none
+	learned uint64
 	before  uint64 // units under way when it was taken
 }
 
@@ -59,19 +60,21 @@ func (l *Lane) Take(now ledger.Time) (g Grant, wait time.Duration, ok bool) {
 			wait, _ = l.Peek(now)
 			return Grant{}, wait, false
 		}
-		g.learned = cost
+		g.lessons, g.learned = k, cost
 	}
 	if x != nil && x.window != nil {
-		if g.stamp, g.stamped = x.window.Take(now, cost); !g.stamped {
-			l.back(x, k, &g, now)
+		var ok bool
+		if g.stamp, ok = x.window.Take(now, cost); !ok {
+			l.back(&g, now)
 			wait, _ = l.Peek(now)
 			return Grant{}, wait, false
 		}
+		g.window = x.window
 	}
 	if g.Grant, wait, ok = l.Cell.Take(now, cost); ok {
 		return g, 0, true
 	}
-	l.back(x, k, &g, now)
+	l.back(&g, now)
 	if x != nil || k != nil {
 		wait, _ = l.Peek(now)
 	}
@@ -96,13 +99,13 @@ func (l *Lane) enter(most int64) bool {
 }
 
 // back gives up what a Take had of a lane whose cell had nothing.
-func (l *Lane) back(x *limits, k *lessons, g *Grant, now ledger.Time) {
+func (l *Lane) back(g *Grant, now ledger.Time) {
 	l.InFlight.Add(-1)
-	if g.stamped {
-		x.window.Undo(g.stamp, now)
+	if g.window != nil {
+		g.window.Undo(g.stamp, now)
 	}
-	if g.learned > 0 {
-		k.tracker.Give(g.learned, now)
+	if g.lessons != nil {
+		g.lessons.tracker.Give(g.learned, now)
 	}
 }
 
@@ -117,11 +120,12 @@ func (l *Lane) Return(g Grant, now ledger.Time) {
 		return
 	}
 	l.Cell.Refund(g.Grant, now)
-	if x := l.limits.Load(); g.stamped && x != nil && x.window != nil {
-		x.window.Undo(g.stamp, now)
+	// A window that is no longer the lane's must not write into its cell.
+	if x := l.limits.Load(); g.window != nil && x != nil && x.window == g.window {
+		g.window.Undo(g.stamp, now)
 	}
-	if k := l.learned.Load(); g.learned > 0 && k != nil {
-		k.tracker.Give(g.learned, now)
+	if g.lessons != nil {
+		g.lessons.tracker.Give(g.learned, now)
 	}
 }
 

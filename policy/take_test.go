@@ -181,6 +181,27 @@ func TestReloadChangesLimits(t *testing.T) {
 	}
 }
 
+// What was taken of a window that a reload took away is not given back to the
+// one that a later reload brought.
+func TestReturnToAnotherWindow(t *testing.T) {
+	b := budget("b", perBoth, sec)
+	b.Rate, b.Window = Rate{}, Window{3, time.Minute, Sliding}
+	e, l := one(t, b)
+	old, _, _ := l.Take(t0)
+	plain := *b
+	plain.Rate, plain.Burst, plain.Window = Rate{1000, sec}, 100, Window{}
+	e.Swap(&Policy{Budgets: []*Budget{&plain}}, t0)
+	e.Swap(&Policy{Budgets: []*Budget{b}}, t0)
+	before := l.State(t0).Window.Left
+	if _, _, ok := l.Take(t0); !ok {
+		t.Fatal("not granted")
+	}
+	l.Return(old, t0)
+	if got := l.State(t0).Window.Left; got != before-1 {
+		t.Errorf("%d left after one of %d went, want %d", got, before, before-1)
+	}
+}
+
 // The window outlives the daemon as the cell does.
 func TestRestartKeepsWindow(t *testing.T) {
 	b := budget("b", perBoth, sec)

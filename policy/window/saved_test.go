@@ -186,3 +186,20 @@ func TestManyRestarts(t *testing.T) {
 		}
 	}
 }
+
+func TestStampOfAnotherWindow(t *testing.T) {
+	const now = ledger.Time(1000 * time.Second)
+	c := Config{Limit: 5, Per: time.Minute}
+	stamp, ok := New(c, Saved{}, now).Take(now, 1)
+	if !ok {
+		t.Fatal("not granted")
+	}
+	w := New(c, Saved{}, now+1)
+	if _, ok := w.Take(now+1, 1); !ok {
+		t.Fatal("not granted")
+	}
+	w.Undo(stamp, now+2)
+	if used, _ := w.Used(now + 2); used != 1 {
+		t.Errorf("%d used, want 1", used)
+	}
+}

@@ -123,6 +123,7 @@ func New(c Config, s Saved, now ledger.Time) *Window {
 	for _, c := range old.charges {
 		w.recharge(c.at, min(c.units, maxUnits), now)
 	}
+	w.past.gone = max(w.past.gone, now) // a stamp of another Window gives nothing back here
 	w.begin(now)
 	return w
 }
