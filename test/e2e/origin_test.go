@@ -33,13 +33,19 @@ type origin struct {
 func newOrigin(t testing.TB) *origin {
 	t.Helper()
 	o := new(origin)
+	o.port = serve(t, o)
+	return o
+}
+
+// serve has h answer on a free port of 127.0.0.1 and ::1, which it returns.
+func serve(t testing.TB, h http.Handler) (port int) {
+	t.Helper()
 	listeners, err := listenBoth()
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.port = listeners[0].Addr().(*net.TCPAddr).Port
 	for _, ln := range listeners {
-		server := httptest.NewUnstartedServer(o)
+		server := httptest.NewUnstartedServer(h)
 		server.Listener.Close()
 		server.Listener = ln
 		server.Start()
@@ -48,7 +54,7 @@ func newOrigin(t testing.TB) *origin {
 			server.Close()
 		})
 	}
-	return o
+	return listeners[0].Addr().(*net.TCPAddr).Port
 }
 
 // listenBoth opens one free port on 127.0.0.1 and ::1.

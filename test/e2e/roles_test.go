@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ const roleName = "EGRESSD_E2E_ROLE"
 const (
 	roleLoop   = "loop"   // HOST:PORT: a request, a pause of a second, and so on
 	roleFlood  = "flood"  // HOST:PORT SPAN: one request after the other
+	roleCrowd  = "crowd"  // URL SPAN COUNT: as many at a time, tells how many got which status
 	roleProbe  = "probe"  // HOST:PORT SPAN PAUSE: one connection after the other, told as JSON
 	roleChurn  = "churn"  // HOST:PORT COUNT AT-ONCE: opens and closes connections
 	roleOrigin = "origin" // answers on 127.0.0.1 and ::1, tells the port
@@ -34,6 +36,8 @@ func play(role string, args []string) int {
 		loop("http://" + args[0] + "/")
 	case roleFlood:
 		err = flood("http://"+args[0]+"/", duration(args[1]))
+	case roleCrowd:
+		err = crowd(args[0], duration(args[1]), number(args[2]), os.Stdout)
 	case roleProbe:
 		err = probe(args[0], duration(args[1]), duration(args[2]), os.Stdout)
 	case roleChurn:
@@ -90,6 +94,38 @@ func flood(url string, span time.Duration) error {
 		resp.Body.Close()
 	}
 	return nil
+}
+
+// crowd sends to url by count goroutines until span is over, and tells how many
+// answers had which status. Answers that are still owed then count for nothing.
+func crowd(url string, span time.Duration, count int, out io.Writer) error {
+	ctx, stop := context.WithTimeout(context.Background(), span)
+	defer stop()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: count}}
+	var mu sync.Mutex
+	statuses := map[int]int{}
+	var wg sync.WaitGroup
+	for range count {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+				if err != nil {
+					panic(err) // the test wrote the URL
+				}
+				resp, err := client.Do(req)
+				if err != nil {
+					continue
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+				mu.Lock()
+				statuses[resp.StatusCode]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return json.NewEncoder(out).Encode(statuses)
 }
 
 // attempt is what became of one connection of a probe.
