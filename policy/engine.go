@@ -64,6 +64,8 @@ type Engine struct {
 	seed  maphash.Seed
 
 	endpoints atomic.Pointer[map[netip.AddrPort]*Exit]
+	addresses atomic.Pointer[map[string]netip.Addr] // of the proxies' hosts
+	switches  atomic.Pointer[map[switchKey]*Switch]
 
 	tallies atomic.Pointer[map[labels]*Tally]
 	meters  atomic.Pointer[map[string]*ExitMeter]
@@ -88,6 +90,7 @@ type state struct {
 	policy  *Policy
 	matcher *matcher
 	rules   map[*owner]*rule
+	pools   map[netip.AddrPort]*Picker
 }
 
 // owner stands for a budget's name through all policies.
@@ -127,6 +130,8 @@ func NewEngine(p *Policy, cells []ledger.Cell, index Index, now ledger.Time) (*E
 		overflow: map[*owner]*Lane{},
 	}
 	e.endpoints.Store(&map[netip.AddrPort]*Exit{})
+	e.addresses.Store(&map[string]netip.Addr{})
+	e.switches.Store(&map[switchKey]*Switch{})
 	e.tallies.Store(&map[labels]*Tally{})
 	e.meters.Store(&map[string]*ExitMeter{})
 	e.state.Store(e.compile(p))
@@ -224,7 +229,7 @@ func (e *Engine) compile(p *Policy) *state {
 		}
 		return o
 	})
-	s := &state{policy: p, matcher: m, rules: map[*owner]*rule{}}
+	s := &state{policy: p, matcher: m, rules: map[*owner]*rule{}, pools: pickers(p.Pools)}
 	for _, r := range rules {
 		s.rules[r.owner] = r
 	}
@@ -276,11 +281,19 @@ func (e *Engine) Swap(p *Policy, now ledger.Time) {
 // lane that overflows it: they wait for each other, but are not let go
 // uncounted.
 func (e *Engine) Select(dst []*Lane, f *Facts, a Admission, now ledger.Time) []*Lane {
-	s := e.state.Load()
-	found := s.matcher.find(f.Host)
 	var rules [MaxShapes]*rule
-	var names [MaxShapes]string
-	n, seen := 0, uint32(0)
+	var labels [MaxShapes]string
+	n := e.match(f, a, &rules, &labels)
+	for i, r := range rules[:n] {
+		dst = append(dst, e.lane(r, labels[i], f, now))
+	}
+	return dst
+}
+
+// match finds the rules of Select, in its order, with the label of each, and
+// returns their number.
+func (e *Engine) match(f *Facts, a Admission, rules *[MaxShapes]*rule, labels *[MaxShapes]string) (n int) {
+	found, seen := e.state.Load().matcher.find(f.Host), uint32(0)
 	for i := range found {
 		c := &found[i]
 		if seen&c.bit != 0 || n == MaxShapes || !c.admits(f, a) {
@@ -293,15 +306,12 @@ func (e *Engine) Select(dst []*Lane, f *Facts, a Admission, now ledger.Time) []*
 		seen |= c.bit
 		at := n
 		for ; at > 0 && rules[at-1].Per < c.Per; at-- { // the bits of Per are in that order
-			rules[at], names[at] = rules[at-1], names[at-1]
+			rules[at], labels[at] = rules[at-1], labels[at-1]
 		}
-		rules[at], names[at] = c.rule, label
+		rules[at], labels[at] = c.rule, label
 		n++
 	}
-	for i, r := range rules[:n] {
-		dst = append(dst, e.lane(r, names[i], f, now))
-	}
-	return dst
+	return n
 }
 
 // Wants reports whether a request for host at dest could fall under any
@@ -321,9 +331,9 @@ func (e *Engine) Wants(host string, dest netip.AddrPort) bool {
 // Site.
 func (e *Engine) WantsSite() bool { return e.state.Load().matcher.sites }
 
-// lane finds or makes the lane of r for f.
-func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
-	key := LaneKey{Budget: r.Name}
+// key makes the key of r's lane for f; its strings are views of f's.
+func (r *rule) key(key *LaneKey, f *Facts) {
+	key.Budget = r.Name
 	switch {
 	case r.Per&PerDestination != 0:
 		key.Destination = f.Host
@@ -331,8 +341,6 @@ func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
 		if key.Destination = f.Site; key.Destination == "" {
 			key.Destination = f.Host
 		}
-	default:
-		label = r.label
 	}
 	if r.Per&PerExit != 0 {
 		key.Exit = f.Exit
@@ -348,6 +356,15 @@ func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
 	if r.Per&PerPath != 0 {
 		key.Path = pathKey(f.Path)
 	}
+}
+
+// lane finds or makes the lane of r for f.
+func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
+	if r.Per&(PerDestination|PerSite) == 0 {
+		label = r.label
+	}
+	var key LaneKey
+	r.key(&key, f)
 	hash := e.hash(r.owner, key)
 	l := e.find(r.owner, key, hash)
 	if l == nil {

@@ -23,6 +23,7 @@ const (
 	EventReload       EventKind = "reload"        // a new policy is in force
 	EventReloadFailed EventKind = "reload_failed" // a new policy was bad; the old one stays
 	EventCanary       EventKind = "canary"        // the self-test changed its mind
+	EventExitSwitch   EventKind = "exit_switch"   // requests of a pool left by another exit, as the one whose turn it was is closed; the first of them
 	EventUnreachable  EventKind = "unreachable"   // the destination could not be reached
 	EventExitMismatch EventKind = "exit_mismatch" // the client's exit could not be kept
 )

@@ -23,6 +23,10 @@ type Proxy struct {
 	// forgets a cooldown, since another address takes over. 0: for good, but
 	// a user name may tell its own.
 	Lifetime time.Duration
+	// User and Password are what egressd itself logs in with, for the requests
+	// of pools; User is "" where it does not. Never shown, neither of them.
+	User     string
+	Password Secret
 	// Rotating says that each connection without a session has an address of
 	// its own: a limit touches no lane of the exit, but ends the connection.
 	Rotating bool
@@ -78,12 +82,19 @@ func (e *Engine) SetEndpoints(m map[netip.AddrPort]*Exit) { e.endpoints.Store(&m
 // Endpoint is the exit whose proxy listens at an address, or nil.
 func (e *Engine) Endpoint(addr netip.AddrPort) *Exit { return (*e.endpoints.Load())[addr] }
 
+// renewed reports whether the lifetime of the exit's address that the lane
+// knows is over. 0 is no lifetime.
+func (l *Lane) renewed(lifetime time.Duration, now ledger.Time) bool {
+	born := l.born.Load()
+	return lifetime > 0 && born != 0 && now.Sub(ledger.Time(born)) >= lifetime
+}
+
 // outlive forgets the lane's cooldown, slow-down and what it learned if the exit's address has changed since
 // the lane was first used: each lifetime begins with the first use after the
 // last one's end.
 func (l *Lane) outlive(lifetime time.Duration, now ledger.Time) {
 	born := l.born.Load()
-	if born != 0 && now.Sub(ledger.Time(born)) < lifetime {
+	if born != 0 && !l.renewed(lifetime, now) {
 		return
 	}
 	if !l.born.CompareAndSwap(born, uint64(now)) || born == 0 {

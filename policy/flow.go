@@ -30,15 +30,16 @@ type Redirects struct {
 	Ports    []PortRedirect
 	Prefixes []PrefixRedirect
 	Exits    []Exit // in file order
-	// Endpoints are the proxies among them, by address. They are looked at
-	// whatever else is named.
+	// Endpoints are the proxies among them, by address, and the pools. They
+	// are looked at whatever else is named.
 	Endpoints []Endpoint
 }
 
-// Endpoint is an address at which the proxy of an exit listens.
+// Endpoint is an address at which the proxy of an exit listens, or where
+// clients reach a pool.
 type Endpoint struct {
 	Addr netip.AddrPort
-	Exit string // Identity of the exit, without port and session
+	Exit string // Identity of the exit, without port and session; name of the pool
 }
 
 // PortRedirect names a TCP port at any address. Loopback and link-local

@@ -19,6 +19,7 @@ import (
 type Policy struct {
 	Scope   Scope
 	Exits   []Exit
+	Pools   []*Pool
 	Budgets []*Budget
 	Metrics Metrics
 	Admin   Admin

@@ -12,7 +12,9 @@ import (
 // known after the first look, so a budget that matches names, or everything,
 // asks for its ports at any address; one that only matches addresses asks for
 // those alone. Loopback and link-local addresses count where the policy file
-// names them, their port, or localhost.
+// names them, their port, or localhost. The endpoints are those of pools, each
+// under the pool's name; those of proxies are added by who knows their
+// addresses.
 func (p *Policy) Redirects() Redirects {
 	type prefix struct {
 		text string
@@ -49,6 +51,9 @@ func (p *Policy) Redirects() Redirects {
 		}
 	}
 	out := Redirects{Exits: p.Exits}
+	for _, pool := range p.Pools {
+		out.Endpoints = append(out.Endpoints, Endpoint{Addr: pool.Listen, Exit: pool.Name})
+	}
 	for _, r := range ports {
 		out.Ports = append(out.Ports, r)
 	}

@@ -11,10 +11,11 @@
 set -euo pipefail
 PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
 
-# What each target needs, as command=package.
+# What each target needs, as command=package, or python:module=package for a
+# module that python3 can import: the first one in PATH, or Debian's own.
 declare -A needs=(
 	[demo]="python3=python3"
-	[test]="gcc=gcc python3=python3 curl=curl wget=wget node=nodejs nginx=nginx ip=iproute2 microsocks=microsocks danted=dante-server squid=squid tinyproxy=tinyproxy haproxy=haproxy"
+	[test]="gcc=gcc python3=python3 curl=curl wget=wget node=nodejs nginx=nginx ip=iproute2 microsocks=microsocks danted=dante-server squid=squid tinyproxy=tinyproxy haproxy=haproxy python:requests=python3-requests python:socks=python3-socks python:httpx=python3-httpx python:socksio=python3-socksio python:aiohttp=python3-aiohttp python:scrapy=python3-scrapy"
 	[bench]="gcc=gcc nginx=nginx haproxy=haproxy wrk=wrk curl=curl"
 	[generate]="clang-19=clang-19 llvm-strip-19=llvm-19"
 	[profile]="perf=linux-perf"
@@ -25,18 +26,37 @@ declare -A works_without=(
 	[demo]="the demo uses its own workers, written in Go, instead of python3"
 )
 
+# without lists those of the modules "$2" ... that python "$1" cannot import.
+without() {
+	"$1" -c 'import sys
+from importlib.util import find_spec
+print(*(m for m in sys.argv[1:] if find_spec(m) is None))' "${@:2}" 2>/dev/null || echo "${@:2}"
+}
+
 missing=()
 fallbacks=()
+modules=()
 for target in "$@"; do
 	if [[ -z ${needs[$target]-} ]]; then
 		echo "install-deps.sh: unknown target $target" >&2
 		exit 2
 	fi
 	for need in ${needs[$target]}; do
+		if [[ $need == python:* ]]; then
+			modules+=("${need#python:}")
+			continue
+		fi
 		command -v "${need%%=*}" >/dev/null || missing+=("${need#*=}")
 	done
 	fallbacks+=("${works_without[$target]-}")
 done
+# One python has to have them all. Packages are for Debian's own.
+if [[ ${#modules[@]} -gt 0 && -n $(without python3 "${modules[@]%%=*}") ]]; then
+	lacking=" $(without /usr/bin/python3 "${modules[@]%%=*}") "
+	for need in "${modules[@]}"; do
+		[[ $lacking != *" ${need%%=*} "* ]] || missing+=("${need#*=}")
+	done
+fi
 # A compiler without the C library's headers cannot build the race detector's
 # part of the tests.
 if [[ " $* " == *" test "* && ! -e /usr/include/stdlib.h ]]; then

@@ -67,7 +67,7 @@ func Load(path string) (*policy.Policy, error) {
 // Parse parses text as a policy file. name stands for the file in messages.
 // An error is of type Errors; with one there is no policy.
 func Parse(name string, text []byte) (*policy.Policy, error) {
-	r := &reader{file: name, dialects: map[string]*verdict.Dialect{}}
+	r := &reader{file: name, dialects: map[string]*verdict.Dialect{}, exits: exitNames{names: map[string]bool{}, users: map[string]value{}}}
 	p := Default()
 	if root, ok := r.document(text); ok {
 		root.policy(p)

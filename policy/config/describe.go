@@ -12,9 +12,10 @@ import (
 )
 
 // Describe says in one line per budget, in file order, what the policy really
-// allows. Where lanes multiply a limit, the line says to how much.
+// allows. Where lanes multiply a limit, the line says to how much. A line per
+// pool follows.
 func Describe(p *policy.Policy) []string {
-	lines := make([]string, len(p.Budgets))
+	lines := make([]string, len(p.Budgets), len(p.Budgets)+len(p.Pools))
 	for i, b := range p.Budgets {
 		lines[i] = fmt.Sprintf("%s: %s: %s%s", b.Name, describeMatch(b), describeLimits(b, len(p.Exits)), describeMore(b))
 		switch b.Mode {
@@ -23,6 +24,9 @@ func Describe(p *policy.Policy) []string {
 		case policy.Off:
 			lines[i] += " (off: as if it were not there)"
 		}
+	}
+	for _, pool := range p.Pools {
+		lines = append(lines, describePool(pool))
 	}
 	return lines
 }

@@ -21,6 +21,14 @@ type reader struct {
 	errs Errors
 	// dialects are those of the file by name; nil where all fields are bad.
 	dialects map[string]*verdict.Dialect
+	exits    exitNames
+}
+
+// exitNames is what pools must know of exits besides the good ones.
+type exitNames struct {
+	names   map[string]bool  // of all in the file, good or not
+	users   map[string]value // where a good one says its user
+	unnamed bool             // some name is not known
 }
 
 func (r *reader) add(line int, msg string) {

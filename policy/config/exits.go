@@ -24,8 +24,12 @@ func (v value) exits() []policy.Exit {
 	var shared []reference
 	names := map[string]int{}
 	identities := map[string]string{}
-	v.list("[{name: wg0, interface: wg0}]", "", func(v value) {
-		e, sameAs, ok := v.exit()
+	all := v.list("[{name: wg0, interface: wg0}]", "", func(v value) {
+		e, refs, ok := v.exit()
+		if e.Name == "" {
+			v.r.exits.unnamed = true
+		}
+		v.r.exits.names[e.Name] = true
 		if !ok {
 			return
 		}
@@ -34,20 +38,19 @@ func (v value) exits() []policy.Exit {
 			return
 		}
 		names[e.Name] = len(exits)
-		for _, identity := range identitiesOf(&e) {
-			if other, taken := identities[identity]; taken {
-				v.reject("is the same exit as %s above, which always fits first; remove one", other)
-				return
-			}
+		if other, taken := claim(identities, &e); taken {
+			v.reject("is the same exit as %s above, which always fits first; remove one", other)
+			return
 		}
-		for _, identity := range identitiesOf(&e) {
-			identities[identity] = e.Name
+		if refs.sameAs != nil {
+			shared = append(shared, reference{*refs.sameAs, len(exits)})
 		}
-		if sameAs != nil {
-			shared = append(shared, reference{*sameAs, len(exits)})
+		if refs.user != nil {
+			v.r.exits.users[e.Name] = *refs.user
 		}
 		exits = append(exits, e)
 	})
+	v.r.exits.unnamed = v.r.exits.unnamed || !all
 	for _, r := range shared {
 		e := &exits[r.exit]
 		switch other, ok := names[e.SameAs]; {
@@ -67,7 +70,33 @@ func (v value) exits() []policy.Exit {
 // maxPorts bounds the ports of one proxy, each of which is an exit.
 const maxPorts = 10_000
 
-// identitiesOf are texts of which two exits may not have the same.
+// claim notes what the exit is, unless an exit above is the same. Of exits at
+// one endpoint clients have the first; the others are for pools, and differ by
+// what egressd logs in with.
+func claim(identities map[string]string, e *policy.Exit) (other string, taken bool) {
+	plain := identitiesOf(e)
+	own := plain
+	if e.Proxy != nil && e.Proxy.User != "" {
+		own = make([]string, len(plain))
+		for i, identity := range plain {
+			own[i] = identity + " as " + e.Proxy.User
+		}
+	}
+	for _, identity := range own {
+		if other, taken := identities[identity]; taken {
+			return other, true
+		}
+	}
+	for i, identity := range plain {
+		identities[own[i]] = e.Name
+		if _, taken := identities[identity]; !taken {
+			identities[identity] = e.Name
+		}
+	}
+	return "", false
+}
+
+// identitiesOf are texts that say what the exit is.
 func identitiesOf(e *policy.Exit) []string {
 	switch {
 	case e.Proxy != nil:
@@ -86,11 +115,15 @@ func identitiesOf(e *policy.Exit) []string {
 	return []string{fmt.Sprintf("mark %d", e.Mark)}
 }
 
+// references are where an exit says what can only be judged when all are read;
+// nil where it does not.
+type references struct{ sameAs, user *value }
+
 // exit reads one exit. Its names and its identity are read independently, so
-// that one run shows every error. sameAs is where it names another exit.
-func (v value) exit() (e policy.Exit, sameAs *value, ok bool) {
+// that one run shows every error.
+func (v value) exit() (e policy.Exit, refs references, ok bool) {
 	var identities []string
-	var proxied, rebind *value // where a key was given that only some exits have
+	var proxied, rebind, password *value // where a key was given that only some exits have
 	var p policy.Proxy
 	before := len(v.r.errs)
 	ok = v.mapping(
@@ -103,14 +136,16 @@ func (v value) exit() (e policy.Exit, sameAs *value, ok bool) {
 		field{"session", func(v value) { proxied = &v; p.Session = v.session() }},
 		field{"rotating", func(v value) { proxied = &v; p.Rotating, _ = v.boolean() }},
 		field{"lifetime", func(v value) { proxied = &v; p.Lifetime, _ = v.duration(time.Second, 31*24*time.Hour) }},
+		field{"user", func(v value) { proxied, refs.user = &v, &v; p.User = v.user() }},
+		field{"password_file", func(v value) { proxied, password = &v, &v; p.Password = v.passwordFile() }},
 		field{"rebind", func(v value) { rebind = &v; e.Rebind, _ = v.boolean() }},
-		field{"same_as", func(v value) { sameAs = &v; e.SameAs, _ = v.name() }},
+		field{"same_as", func(v value) { refs.sameAs = &v; e.SameAs, _ = v.name() }},
 		field{"price", func(v value) {
 			e.Price, _ = v.number("a price of 10^9 bytes from 0 to 1000000", func(x float64) bool { return 0 <= x && x <= 1e6 })
 		}},
 	)
 	if !ok || len(v.r.errs) > before {
-		return e, sameAs, false
+		return e, refs, false
 	}
 	switch {
 	case e.Name == "":
@@ -123,13 +158,15 @@ func (v value) exit() (e policy.Exit, sameAs *value, ok bool) {
 		proxied.reject("is of an exit that is a proxy; remove it, or write proxy: HOST:PORT")
 	case rebind != nil && identities[0] != "interface":
 		rebind.reject("is of an exit that is a device; remove it, or write interface: NAME")
+	case password != nil && p.User == "":
+		password.reject("is of a user; add the name, as in user: customer-7")
 	default:
 		if identities[0] == "proxy" {
 			e.Proxy = &p
 		}
-		return e, sameAs, true
+		return e, refs, true
 	}
-	return e, sameAs, false
+	return e, refs, false
 }
 
 func (v value) exitName() string {

@@ -4,6 +4,7 @@ package config
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -120,10 +121,39 @@ func FuzzParse(f *testing.F) {
 			}
 			exits[e.Name] = true
 		}
-		if got := Describe(p); len(got) != len(p.Budgets) {
-			t.Errorf("%d lines describe %d budgets", len(got), len(p.Budgets))
+		checkPools(t, p, exits)
+		if got := Describe(p); len(got) != len(p.Budgets)+len(p.Pools) {
+			t.Errorf("%d lines describe %d budgets and %d pools", len(got), len(p.Budgets), len(p.Pools))
 		}
 	})
+}
+
+// checkPools fails if a pool could not be reached, or chosen from.
+func checkPools(t *testing.T, p *policy.Policy, exits map[string]bool) {
+	t.Helper()
+	names := map[string]bool{}
+	listens := map[netip.AddrPort]bool{}
+	for _, pool := range p.Pools {
+		if names[pool.Name] || exits[pool.Name] || pool.Name == "" {
+			t.Errorf("the name %q of a pool is taken", pool.Name)
+		}
+		if a := pool.Listen; listens[a] || !a.Addr().IsLoopback() || a.Addr().Is4In6() || a.Port() == 0 {
+			t.Errorf("pool %s listens at %s", pool.Name, a)
+		}
+		names[pool.Name], listens[pool.Listen] = true, true
+		if n := len(pool.Members); n == 0 || n > policy.MaxMembers {
+			t.Errorf("pool %s has %d members", pool.Name, n)
+		}
+		members := map[string]bool{}
+		for i := range pool.Members {
+			m := &pool.Members[i]
+			if m.Exit.Proxy == nil || m.Port < m.Exit.Proxy.First || m.Port > m.Exit.Proxy.Last || m.Weight < 1 || m.Weight > maxWeight || members[m.String()] {
+				t.Errorf("pool %s has the member %s of port %d, weight %d", pool.Name, m, m.Port, m.Weight)
+			}
+			members[m.String()] = true
+		}
+		policy.NewPicker(pool).Pick(policy.PickKey{Host: "a.example"}, 1, func(*policy.Member) policy.Health { return policy.Health{} })
+	}
 }
 
 // checkErrors fails if an editor could not follow the errors.

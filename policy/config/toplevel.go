@@ -17,11 +17,11 @@ func (v value) policy(p *policy.Policy) {
 	if !v.sound() {
 		return
 	}
-	var budgets *value
+	var budgets, pools *value
 	v.mapping(
 		field{"scope", func(v value) { v.scope(&p.Scope) }},
 		field{"exits", func(v value) { p.Exits = v.exits() }},
-		field{"pools", unsupported},
+		field{"pools", func(v value) { pools = &v }},
 		field{"dialects", func(v value) { p.Dialects = v.dialects() }},
 		field{"budgets", func(v value) { budgets = &v }},
 		field{"tls", value.tls},
@@ -33,6 +33,10 @@ func (v value) policy(p *policy.Policy) {
 	if budgets != nil { // which name dialects, wherever those are
 		p.Budgets = budgets.budgets()
 	}
+	if pools != nil { // which name exits, and keep off where the metrics are
+		p.Pools = pools.pools(p)
+	}
+	v.r.unusedUsers(p)
 }
 
 func (v value) scope(s *policy.Scope) {
@@ -75,11 +79,11 @@ func (v value) listPath() string { return v.path[:strings.LastIndexByte(v.path, 
 
 func isControl(c rune) bool { return c < ' ' || c == 0x7f }
 
-// maxName bounds the names of budgets and exits: they become metric labels
+// maxName bounds the names of budgets, exits and pools: they become metric labels
 // and parts of lane ids.
 const maxName = 64
 
-// name reads the name of a budget or an exit.
+// name reads the name of a budget, an exit or a pool.
 func (v value) name() (string, bool) {
 	s, ok := v.text("store")
 	if !ok {

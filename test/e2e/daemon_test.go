@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,8 @@ type daemon struct {
 	config string
 	socket string
 	pins   string
-	extra  string // what the policy file says besides the budgets
+	extra  string   // what the policy file says besides the budgets
+	within []string // the command that runs the daemon somewhere else, and its arguments
 }
 
 // newDaemon writes a policy file for scope, with sockets and pins of its own,
@@ -93,8 +95,8 @@ func (d *daemon) start(t testing.TB) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { notify.Close() })
-	d.process = start(t, how{env: []string{"NOTIFY_SOCKET=" + path}},
-		here.bin, "run", "--config", d.config, "--pin-dir", d.pins, "--log-level", "debug")
+	d.process = start(t, how{env: []string{"NOTIFY_SOCKET=" + path}}, append(slices.Clone(d.within),
+		here.bin, "run", "--config", d.config, "--pin-dir", d.pins, "--log-level", "debug")...)
 	t.Cleanup(func() { d.finish(t) })
 	text := make([]byte, 4096)
 	for end := time.Now().Add(30 * time.Second); ; {

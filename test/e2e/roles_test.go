@@ -26,6 +26,9 @@ const (
 	roleProbe  = "probe"  // HOST:PORT SPAN PAUSE: one connection after the other, told as JSON
 	roleChurn  = "churn"  // HOST:PORT COUNT AT-ONCE: opens and closes connections
 	roleOrigin = "origin" // answers on 127.0.0.1 and ::1, tells the port
+
+	roleSOCKS4a = "socks4a" // HOST:PORT: a proxy there
+	roleProxied = "proxied" // PROXY-URL URL COUNT: requests through a proxy, one after the other
 )
 
 // play plays a role and returns the exit status.
@@ -44,6 +47,10 @@ func play(role string, args []string) int {
 		err = churn(args[0], number(args[1]), number(args[2]))
 	case roleOrigin:
 		err = serveOrigin(os.Stdout)
+	case roleSOCKS4a:
+		err = serveSOCKS4a(args[0])
+	case roleProxied:
+		err = proxied(args[0], args[1], number(args[2]))
 	default:
 		err = fmt.Errorf("no role %s", role)
 	}

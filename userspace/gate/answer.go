@@ -20,8 +20,9 @@ const lightly = time.Second
 // uniform in [0, 1): it places the reopening within the budget's spread.
 //
 // A limit closes and slows the most specific lane of the request that is
-// enforced, trouble of capacity closes it briefly, trouble of the exit closes
-// the lane of the exit if there is one. A success brings all its lanes nearer
+// enforced (through a rotating exit: of those that do not tell exits apart),
+// trouble of capacity closes it briefly, trouble of the exit closes the lane of
+// the exit if there is one. A success brings all its lanes nearer
 // to their base rate.
 //
 // What the answer told of the limit, and what it says that the request did
@@ -43,11 +44,11 @@ func (g *Gate) Done(w *Waiter, v verdict.Verdict, rnd float64, now ledger.Time) 
 				l.Cell.Limited.Add(1)
 			}
 		}
-		if i := w.target(); i >= 0 {
+		if i := w.judged(); i >= 0 {
 			g.penalize(lanes[i], &w.grants[i], &v, rnd, now)
 		}
 	case verdict.Capacity:
-		if i := w.target(); i >= 0 {
+		if i := w.judged(); i >= 0 {
 			g.close(lanes[i], &v, rnd, now)
 		}
 	case verdict.ExitTrouble:
@@ -86,6 +87,17 @@ func (g *Gate) Abort(w *Waiter, refund bool, now ledger.Time) {
 	}
 }
 
+// Trouble reports trouble of an exit that showed before anything was
+// dispatched to it: a password that was not accepted, say. It closes those of
+// the lanes that are of the exit.
+func (g *Gate) Trouble(lanes []*policy.Lane, v verdict.Verdict, rnd float64, now ledger.Time) {
+	for _, l := range lanes {
+		if l.Enforced() && ofExit(l) {
+			g.close(l, &v, rnd, now)
+		}
+	}
+}
+
 // report ends a dispatch; false if there was none.
 func (w *Waiter) report() bool {
 	if w.phase != dispatched {
@@ -108,10 +120,22 @@ func (g *Gate) release(w *Waiter) {
 // ofExit reports whether a lane is of an exit, whatever the destination.
 func ofExit(l *policy.Lane) bool { return l.Key.Exit != "" && l.Key.Destination == "" }
 
-// target is the lane that a verdict touches, or -1.
+// target is the place of policy.Target among the lanes, or -1.
 func (w *Waiter) target() int {
 	for i, l := range w.lanes[:w.n] {
-		if w.held(i) && l.Enforced() {
+		if w.held(i) && l.Enforced() && l.Key.Budget != policy.ExitBudget {
+			return i
+		}
+	}
+	return -1
+}
+
+// judged is the lane that a verdict touches, or -1: the target, or the first
+// like it that does not tell exits apart, where the exit has another address
+// next time.
+func (w *Waiter) judged() int {
+	for i, l := range w.lanes[:w.n] {
+		if w.held(i) && l.Enforced() && l.Key.Budget != policy.ExitBudget && !(w.Rotating && l.Key.Exit != "") {
 			return i
 		}
 	}
@@ -196,7 +220,7 @@ func (g *Gate) close(l *policy.Lane, v *verdict.Verdict, rnd float64, now ledger
 // limit. A challenge tells of none, and what an exit's provider tells is of
 // the exit.
 func (g *Gate) learn(w *Waiter, v *verdict.Verdict, now ledger.Time) {
-	i := w.target()
+	i := w.judged()
 	switch v.Kind {
 	case verdict.Challenge:
 		return

@@ -81,6 +81,9 @@ type Waiter struct {
 	// its first lane.
 	Tally *policy.Tally
 	Meter *policy.ExitMeter
+	// Rotating says that the exit has another address for the next connection,
+	// so that a limit of this one is no limit of the exit.
+	Rotating bool
 
 	outcome  Outcome
 	phase    phase

@@ -5,6 +5,7 @@ package gate
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ type world struct {
 	now    ledger.Time
 	alarm  ledger.Time // 0: not set
 	live   []*request
+	queued []*request // some of which may be no more
 	order  []*request // granted, in order
 }
 
@@ -134,6 +136,8 @@ func (w *world) send(r *request) *request {
 	r.entered = w.Enter(&r.Waiter, r.lanes, w.now)
 	if r.entered.State != Queued {
 		r.at = w.now
+	} else {
+		w.queued = append(w.queued, r)
 	}
 	if r.entered.State == Granted {
 		w.order = append(w.order, r)
@@ -145,11 +149,9 @@ func (w *world) send(r *request) *request {
 // and nobody else keeps a turn in one of them. It also looks at the books.
 func (w *world) mustNotLeaveBehind() {
 	w.t.Helper()
-	for _, r := range w.live {
+	w.queued = slices.DeleteFunc(w.queued, func(r *request) bool { return r.phase != queued })
+	for _, r := range w.queued {
 		t := r.ticket
-		if t == nil || r.phase != queued {
-			continue
-		}
 		ready := true
 		for i := range t.spots[:t.n] {
 			s := &t.spots[i]

@@ -66,7 +66,7 @@ func checkLimit(t testing.TB, lane string, sent []sending, per time.Duration, li
 // and every window, nothing goes in a cooldown, nobody is left behind who could
 // go, everybody hears once, and in the end the gate is empty.
 func TestRandomWorkloads(t *testing.T) {
-	seeds := uint64(400)
+	seeds := uint64(120)
 	if testing.Short() {
 		seeds = 60
 	}
@@ -288,7 +288,7 @@ func randomWorkload(t *testing.T, seed uint64) {
 		}
 	}
 	// Answer everything that still goes, until nothing waits.
-	for range 20_000 {
+	for range 4_000 {
 		look()
 		for _, q := range flying {
 			w.ok(q)
@@ -297,7 +297,7 @@ func randomWorkload(t *testing.T, seed uint64) {
 		if len(w.timers.heap) == 0 {
 			break
 		}
-		w.until(w.now.Sub(t0) + 50*ms)
+		w.until(w.now.Sub(t0) + 250*ms)
 		w.mustNotLeaveBehind()
 	}
 	look()

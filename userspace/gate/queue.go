@@ -142,10 +142,12 @@ func (g *Gate) foresee(w *Waiter, now ledger.Time) forecast {
 		q := g.queueOf(l)
 		f := q.place(q.key(w))
 		limits := l.Budget().Queue
-		most = min(most, limits.MaxWait)
+		if w.bounds(i) {
+			most = min(most, limits.MaxWait)
+		}
 		ahead := q.ahead(f)
 		after := l.After(now, uint64(ahead))
-		if full.lane == nil && l.Waiting.Load() >= int64(limits.Max) && q.victim(f) == nil {
+		if full.lane == nil && w.bounds(i) && l.Waiting.Load() >= int64(limits.Max) && q.victim(f) == nil {
 			full.lane, full.ahead = l, ahead
 		}
 		if slow.lane == nil || after > slow.after {
@@ -178,7 +180,7 @@ func (w *Waiter) began() ledger.Time {
 // about to join: see flows.victim.
 func (g *Gate) makeRoom(w *Waiter, now ledger.Time) {
 	for i, l := range w.lanes[:w.n] {
-		if !w.held(i) || l.Waiting.Load() < int64(l.Budget().Queue.Max) {
+		if !w.bounds(i) || l.Waiting.Load() < int64(l.Budget().Queue.Max) {
 			continue
 		}
 		q := g.queueOf(l)
@@ -205,6 +207,16 @@ func (g *Gate) ticket(w *Waiter) *ticket {
 	return t
 }
 
+// bounds reports whether the i-th lane says for how long w may wait, and among
+// how many. The lane for trouble of an exit does where nothing else holds w:
+// what budgets of the file allow is not for it to take away.
+func (w *Waiter) bounds(i int) bool {
+	if !w.held(i) {
+		return false
+	}
+	return w.lanes[i].Key.Budget != policy.ExitBudget || w.enforced == 1<<i
+}
+
 // arrange fills in the spots and the deadline of a ticket that stands nowhere.
 func (g *Gate) arrange(t *ticket) {
 	most := time.Duration(math.MaxInt64)
@@ -220,7 +232,7 @@ func (g *Gate) arrange(t *ticket) {
 		}
 		t.spots[i].queue = g.queueOf(l)
 		t.n++
-		if wait := l.Budget().Queue.MaxWait; wait < most {
+		if wait := l.Budget().Queue.MaxWait; t.w.bounds(k) && wait < most {
 			most, strictest = wait, l
 		}
 	}

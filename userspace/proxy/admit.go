@@ -20,13 +20,20 @@ import (
 // admitRequest takes the pending request to its gate.
 func (c *conn) admitRequest() {
 	e := c.l.p.cfg.Engine
+	if c.outside() {
+		c.throughRequest(c.client.buf[c.client.r : c.client.r+c.req.Len])
+	}
 	if !c.knowHost() {
 		c.badRequest(http1.ErrInvalidHost)
 		return
 	}
 	f := c.facts()
-	direct := c.req.Form == http1.Origin || c.req.Form == http1.Asterisk
-	if c.first && direct && !e.Wants(f.Host, f.Dest) {
+	if c.tunnels() {
+		c.lanes = e.Select(c.lanes[:0], &f, policy.ForOpaque, c.l.now)
+		c.enter()
+		return
+	}
+	if c.via == nil && c.first && c.toItself() && !e.Wants(f.Host, f.Dest) {
 		// No budget wants anything that this connection could carry.
 		c.opaque = true
 		c.lanes = c.lanes[:0]
@@ -37,14 +44,33 @@ func (c *conn) admitRequest() {
 	if c.first {
 		c.lanes = e.Select(c.lanes, &f, policy.ForHTTPConnection, c.l.now)
 	}
+	if c.inside() {
+		c.enterInside()
+		return
+	}
 	c.enter()
 }
 
-// admitOpaque takes a connection whose inside is not seen to its gate.
+// toItself says that the pending request is for the server that it goes to.
+func (c *conn) toItself() bool { return c.req.Form == http1.Origin || c.req.Form == http1.Asterisk }
+
+// admitOpaque takes a connection whose inside is not seen to its gate. What goes
+// to a proxy has that for its host; what goes through a tunnel has been there.
 func (c *conn) admitOpaque(host string) {
 	c.opaque = true
-	c.host = host
+	if c.inside() {
+		c.goAhead()
+		return
+	}
 	f := policy.Facts{Host: host, Dest: c.flow.Dest, Exit: c.flow.Exit}
+	if c.via != nil {
+		c.calm()
+		f.Host = c.via.exit.Proxy.Host
+		c.through("")
+		c.via.asFacts(&f)
+	}
+	f.Site = c.siteOf(f.Host)
+	c.host = f.Host
 	c.lanes = c.l.p.cfg.Engine.Select(c.lanes[:0], &f, policy.ForOpaque, c.l.now)
 	c.enter()
 }
@@ -53,11 +79,13 @@ func (c *conn) enter() {
 	c.wrote = false
 	c.arrived = c.l.p.cfg.Now()
 	c.waiter.Since = 0
+	c.pending = &c.waiter
+	c.countBy()
 	if len(c.lanes) == 0 {
 		c.goAhead()
 		return
 	}
-	if named := c.l.p.cfg.Named; named != nil && c.first {
+	if named := c.l.p.cfg.Named; named != nil && c.first && c.via == nil {
 		named(c.flow.Dest, c.lanes[0].Label)
 	}
 	switch out := c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, c.arrived); out.State {
@@ -73,23 +101,27 @@ func (c *conn) enter() {
 
 // decided is called on the loop after the gate notified the waiter.
 func (c *conn) decided() {
-	out := c.waiter.Outcome()
+	out := c.pending.Outcome()
 	if c.closed || c.rq != rqHeld {
 		// The client left between the decision and its delivery.
 		if out.State == gate.Granted {
-			c.l.p.cfg.Gate.Abort(&c.waiter, true, c.l.p.cfg.Now())
+			c.l.p.cfg.Gate.Abort(c.pending, true, c.l.p.cfg.Now())
 		}
 		return
 	}
 	switch out.State {
 	case gate.Granted:
 		c.admitted = true
+		if c.pending != &c.waiter {
+			c.joined()
+		}
 		if c.client.hup && !c.stillThere() {
 			c.end(false, false) // it closed after a half-close, of which no event tells
 			return
 		}
 		c.goAhead()
 	case gate.Refused:
+		c.pending = &c.waiter
 		if c.owed() {
 			c.fallBack()
 		} else {
@@ -103,8 +135,12 @@ func (c *conn) decided() {
 
 // refuse answers in the origin's place.
 func (c *conn) refuse(out gate.Outcome) {
-	if c.opaque || out.Drop {
+	switch {
+	case c.opaque || out.Drop:
 		c.end(true, true)
+		return
+	case c.rs == rsSOCKS:
+		c.refuseSOCKS()
 		return
 	}
 	keep := !c.req.Close && !c.req.Expect100
@@ -158,14 +194,33 @@ func (c *conn) answered(head []byte) (v verdict.Verdict) {
 	}
 	t.CountCode(c.resp.Status)
 	if !c.admitted {
+		c.answeredWith(&v)
 		return v
 	}
 	c.admitted = false
 	if c.resp.Status >= 300 || c.believes() {
 		v = c.judge(head)
 	}
-	c.hold(c.resp.Tunnel)
-	c.l.p.cfg.Gate.Done(&c.waiter, v, rand.Float64(), c.l.p.cfg.Now())
+	c.answeredWith(&v)
+	if v.HasDelay {
+		c.waiter.Meter.NoteDelay(v.Delay)
+	}
+	g, now := c.l.p.cfg.Gate, c.l.p.cfg.Now()
+	switch {
+	case c.outside() && c.resp.Status == 407 && !c.via.login:
+		// The client will come again with a password. The origin heard nothing.
+		g.Abort(&c.waiter, true, now)
+	case c.tunnels() && v.Kind != verdict.ExitTrouble:
+		g.Abort(&c.waiter, false, now) // the exit said it, not the origin
+	default:
+		if !c.tunnels() {
+			c.hold(c.resp.Tunnel)
+		}
+		g.Done(&c.waiter, v, rand.Float64(), now)
+	}
+	if v.Kind == verdict.Limited && c.waiter.Rotating {
+		c.resp.Close = true // the next connection has another address
+	}
 	return v
 }
 
@@ -174,7 +229,7 @@ func (c *conn) answered(head []byte) (v verdict.Verdict) {
 func (c *conn) believes() bool {
 	for _, l := range c.lanes {
 		b := l.Budget()
-		if l.Enforced() && (!b.HeadersOff || b.Cost.Header != "") {
+		if l.Enforced() && b.Name != policy.ExitBudget && (!b.HeadersOff || b.Cost.Header != "") {
 			return true
 		}
 	}
@@ -184,6 +239,9 @@ func (c *conn) believes() bool {
 // judge makes a verdict of a response head.
 func (c *conn) judge(head []byte) verdict.Verdict {
 	h := verdict.Head{Status: c.resp.Status, Connect: c.kind&http1.ForCONNECT != 0, At: time.Now()}
+	if c.outside() && c.resp.Status == 407 {
+		h.Connect = true // no origin asks for the proxy's password
+	}
 	var statuses []int
 	if l := policy.Target(c.lanes); l != nil {
 		rule := l.Budget()
@@ -202,7 +260,11 @@ func (c *conn) judge(head []byte) verdict.Verdict {
 		h.Field(name, value)
 		return true
 	})
-	return h.Verdict(statuses)
+	v := h.Verdict(statuses)
+	if v.Kind == verdict.ExitTrouble && c.waiter.Rotating && c.resp.Status >= 500 && !v.HasDelay {
+		v.Kind = verdict.Error // of one address among many
+	}
+	return v
 }
 
 // hold has lanes that bound what is under way at once count the connection
@@ -232,7 +294,7 @@ func (c *conn) unhold() {
 func (c *conn) forsake() {
 	g := c.l.p.cfg.Gate
 	if c.rq == rqHeld && len(c.lanes) > 0 {
-		g.Leave(&c.waiter) // if it was just decided, decided sees that c is closed
+		g.Leave(c.pending) // if it was just decided, decided sees that c is closed
 	}
 	if c.admitted {
 		c.admitted = false
@@ -240,18 +302,19 @@ func (c *conn) forsake() {
 	}
 }
 
-// note adds the bytes moved since the last note to the counters.
-func (c *conn) note() {
-	if c.sent|c.received != 0 {
-		t := c.tally()
-		t.AddBytes(policy.Sent, uint64(c.sent))
-		t.AddBytes(policy.Received, uint64(c.received))
-		c.sent, c.received = 0, 0
-	}
-}
-
-// tally is where the pending request is counted.
+// tally is where the pending request is counted: by the most specific of its
+// lanes and, if it goes through a proxy, by what that is as an exit.
 func (c *conn) tally() *policy.Tally {
+	if c.via != nil {
+		label := policy.OtherLabel
+		for _, l := range c.lanes {
+			if l.Key.Budget != policy.ExitBudget {
+				label = l.Label
+				break
+			}
+		}
+		return c.tallyOf(label)
+	}
 	if len(c.lanes) > 0 {
 		return c.lanes[0].Tally
 	}
@@ -274,14 +337,21 @@ func (c *conn) facts() policy.Facts {
 		Method: view(c.req.Method),
 		Path:   view(c.req.Path),
 		Exit:   c.flow.Exit,
+		Site:   c.siteOf(c.host),
 	}
-	if c.req.Form == http1.Absolute || c.req.Form == http1.Authority {
+	if c.via != nil {
+		c.via.asFacts(&f)
+	}
+	switch {
+	case !c.toItself():
 		// To a forward proxy: the destination is the authority asked for, not
 		// the proxy that the connection goes to.
-		f.Dest = netip.AddrPortFrom(f.Dest.Addr(), c.targetPort())
-		if a, err := netip.ParseAddr(f.Host); err == nil {
-			f.Dest = netip.AddrPortFrom(a, f.Dest.Port())
+		f.Dest = destOf(f.Host, c.targetPort())
+		if c.via == nil && !f.Dest.Addr().IsValid() {
+			f.Dest = netip.AddrPortFrom(c.flow.Dest.Addr(), f.Dest.Port())
 		}
+	case c.inside():
+		f.Dest = c.via.dest
 	}
 	return f
 }
@@ -302,12 +372,20 @@ func (c *conn) targetPort() uint16 {
 // rarely asks for two.
 func (c *conn) knowHost() bool {
 	raw := c.req.Host
+	if c.outside() && c.toItself() {
+		c.hostRaw = c.hostRaw[:0]
+		c.host = c.via.exit.Proxy.Host
+		return true
+	}
 	if c.host != "" && string(raw) == string(c.hostRaw) {
 		return true
 	}
 	c.hostRaw = append(c.hostRaw[:0], raw...)
 	if len(raw) == 0 {
 		c.host = c.flow.Dest.Addr().String()
+		if c.inside() {
+			c.host = c.via.host
+		}
 		return true
 	}
 	host, _, ok := sniff.CanonicalHost(string(raw))

@@ -13,9 +13,11 @@ import (
 
 // step is one act of a scripted connection, seen from the client: it sends
 // bytes that must reach the origin as they are, or the origin does and they
-// must reach the client.
+// must reach the client. Where got is set, that is what must reach the origin
+// for now.
 type step struct {
 	send, receive string
+	got           string
 }
 
 // TestBytesArriveAsSent plays scripts over a connection whose host is
@@ -96,21 +98,22 @@ func play(t *testing.T, b *bench, steps []step, cut int) {
 	dest := origin(t, func(c *net.TCPConn) { conns <- c; <-quit })
 	defer close(quit)
 	client := b.connect(dest)
+	defer client.Close()
 	var upstream *net.TCPConn
 	for i, s := range steps {
-		text := s.send
-		if text != "" {
-			go pieces(client, text, cut)
+		text, reader := s.receive, client
+		if text == "" {
+			if s.send != "" {
+				go pieces(client, s.send, cut)
+			}
 			if upstream == nil {
 				upstream = <-conns
 			}
+			if text, reader = s.got, upstream; text == "" {
+				text = s.send
+			}
 		} else {
-			text = s.receive
 			go pieces(upstream, text, cut)
-		}
-		reader := upstream
-		if s.send == "" {
-			reader = client
 		}
 		got := make([]byte, len(text))
 		n, err := io.ReadFull(reader, got)

@@ -19,6 +19,7 @@ type requestState uint8
 
 const (
 	rqSniff   requestState = iota // the first bytes have not told the protocol yet
+	rqSOCKS                       // a handshake with a proxy goes to and fro
 	rqHead                        // HTTP: a request head is awaited
 	rqHeld                        // the request, or the whole connection, is in its gate
 	rqDial                        // it may go; the upstream connection is being made
@@ -35,6 +36,7 @@ type responseState uint8
 
 const (
 	rsIdle   responseState = iota // no answer is owed
+	rsSOCKS                       // a handshake with a proxy goes to and fro
 	rsHead                        // a response head is awaited
 	rsBody                        // the body is being forwarded
 	rsKeep                        // the answer is held back until it is whole
@@ -94,12 +96,16 @@ type conn struct {
 	resp    http1.ResponseHead
 	resBody http1.Body
 
+	via     *via   // nil: the destination is no proxy that the policy names
 	hostRaw []byte // the Host of the last request as sent …
 	host    string // … and in canonical form
 	first   bool   // no request was admitted yet
 
+	site, siteHost string // the last host that a site was told for, and that
+
 	waiter   gate.Waiter
-	arrived  ledger.Time // when the pending request first came to its gate
+	pending  *gate.Waiter // which is in the gate, or was last
+	arrived  ledger.Time  // when the pending request first came to its gate
 	lanes    []*policy.Lane
 	holds    []*policy.Lane // count the connection until it ends
 	admitted bool           // the waiter was granted and has had no answer yet
@@ -108,6 +114,7 @@ type conn struct {
 	sent     int64 // bytes forwarded to the origin, and back, since the last note
 	received int64
 	own      int // bytes of our own answer, first in up.buf: nobody sent them
+	x        metered
 
 	again *replay // the pending request's copy, if it may have to be repeated
 	kept  int     // bytes of the answer held back, in up.buf behind what may be handed on
@@ -122,9 +129,15 @@ func newConn(l *loop, slot int32, fd int, ns *dial.Netns, flow policy.Flow, remo
 	}
 	ns.Retain()
 	c.timer.fire = c.timedOut
-	c.waiter.Meter = l.p.cfg.Engine.Meter(flow.Exit) // lanes need not tell exits apart
+	c.pending = &c.waiter
 	c.waiter.Notify = func() { l.postGranted(c) }
 	c.waiter.Client = policy.Client{Process: flow.PID, UID: flow.UID, Cgroup: flow.Cgroup}
+	if exit := l.p.cfg.Engine.Endpoint(flow.Dest); exit != nil {
+		c.via = newVia(c, exit)
+	} else {
+		c.flow.Exit = c.localExit()
+		c.waiter.Meter = l.p.cfg.Engine.Meter(c.flow.Exit) // lanes need not tell exits apart
+	}
 	return c
 }
 
@@ -221,6 +234,9 @@ func (c *conn) fill(s *side) (moved bool, errno unix.Errno) {
 		return true, s.ended()
 	}
 	s.w += n
+	if s == &c.up {
+		c.x.received += int64(n)
+	}
 	s.bulk = n == len(room) && n >= bufferSize/2 && !s.urgent
 	// A short read has emptied the queue, unless it stopped at urgent data;
 	// more bytes make a new edge. With a FIN behind them there may be none.
@@ -305,7 +321,8 @@ func (c *conn) end(resetClient, resetUp bool) {
 	c.forsake()
 	c.forget()
 	c.unhold()
-	c.note()
+	c.exchanged()
+	c.calm()
 	c.l.timers.stop(&c.timer)
 	if resetClient {
 		reset(c.client.fd)
@@ -349,6 +366,9 @@ func (c *conn) timedOut() {
 	case rqSniff:
 		// The client waits for the server to speak, or has nothing to say
 		// yet: either way it may have its connection.
+		if c.outside() && c.client.pending() > 0 {
+			return // a handshake began, which has a time limit of its own
+		}
 		if c.up.fd < 0 {
 			if c.dial() {
 				c.l.timers.start(&c.timer, c.l.now.Add(undecidedTime))

@@ -71,6 +71,7 @@ func (a act) String() string {
 type script struct {
 	rnd  *rand.Rand
 	acts []act
+	to   string // before the path of requests: a proxy is asked for them
 }
 
 // say has one side send text and the other receive it.
@@ -234,7 +235,7 @@ func (s *script) http() {
 
 func (s *script) request() (head, body string) {
 	method := s.one("GET", "GET", "HEAD", "POST", "PUT")
-	head = s.one("", "", "\r\n") + method + " /" + s.one("", "a?b=c", "//x") + s.one(" HTTP/1.1\r\n", " HTTP/1.1\r\n", " HTTP/1.0\r\nConnection: keep-alive\r\n") + s.one("Host", "hOsT") + ": origin.test\r\n" + s.filler()
+	head = s.one("", "", "\r\n") + method + " " + s.to + "/" + s.one("", "a?b=c", "//x") + s.one(" HTTP/1.1\r\n", " HTTP/1.1\r\n", " HTTP/1.0\r\nConnection: keep-alive\r\n") + s.one("Host", "hOsT") + ": origin.test\r\n" + s.filler()
 	end, body := s.body()
 	if strings.Contains(head, "HTTP/1.0") && strings.Contains(end, "chunked") {
 		end, body = "\r\n", ""
@@ -356,6 +357,53 @@ func makeScript(seed uint64) []act {
 	return s.acts
 }
 
+// makeProxied is makeScript for a client that speaks to a proxy, which the
+// origin of the script plays. It has no trouble: that would close a lane.
+func makeProxied(seed uint64) []act {
+	s := &script{rnd: rand.New(rand.NewPCG(seed, 2))}
+	user := s.one("user-a", "user-b", "someone")
+	switch s.rnd.IntN(8) {
+	case 0:
+		s.to = s.one("http://origin.test", "http://other.test:81", "http://u:p@192.0.2.1")
+		s.http()
+		return s.acts
+	case 1, 2:
+		head := connectTo("origin.test:80", s.filler(), s.one("", basic(user)))
+		if s.rnd.IntN(4) == 0 {
+			s.say(false, head)
+			s.say(true, s.one("HTTP/1.1 403 No\r\n", "HTTP/1.1 500 No\r\n")+"Content-Length: 3\r\n\r\nwho")
+		}
+		s.say(false, head)
+		s.say(true, s.one("HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.0 200 OK\r\nContent-Length: 9\r\n"+s.filler()+"\r\n"))
+	case 3:
+		s.say(false, "\x04\x01\x00\x50\x00\x00\x00\x01"+user+"\x00origin.test\x00")
+		s.say(true, reply4OK)
+	case 4: // refused, which the proxy ends with
+		s.say(false, greetAuth)
+		s.say(true, useNone)
+		s.say(false, toName("origin.test", 80))
+		s.say(true, s.one("\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00", "\x05\x04\x00\x03\x01x\x00\x00", "\x05\x07\x00\x00"))
+		s.leave(s.rnd.IntN(2) == 0)
+		return s.acts
+	case 5: // all at once
+		s.acts = append(s.acts, act{false, doSend, greetNone + toName("origin.test", 80)}, act{true, doReceive, greetNone + toName("origin.test", 80)})
+		s.say(true, useNone+replyOK)
+	default:
+		s.say(false, greetAuth)
+		s.say(true, useAuth)
+		s.say(false, login(user))
+		s.say(true, authOK)
+		s.say(false, toName("origin.test", 80))
+		s.say(true, replyOK)
+	}
+	if s.rnd.IntN(3) == 0 {
+		s.opaque()
+	} else {
+		s.http()
+	}
+	return s.acts
+}
+
 // actor is one side of a conversation.
 type actor struct {
 	*net.TCPConn
@@ -458,9 +506,16 @@ func endOf(err error) string {
 type stage struct {
 	origin *net.TCPListener
 	proxy  *bench
+	script func(seed uint64) []act
 }
 
 func newStage(t testing.TB, shape func(*policy.Budget)) *stage {
+	t.Helper()
+	return newStageVia(t, nil, shape)
+}
+
+// newStageVia is newStage where the origin plays the proxy of an exit.
+func newStageVia(t testing.TB, exit *policy.Exit, shape func(*policy.Budget)) *stage {
 	t.Helper()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -471,7 +526,14 @@ func newStage(t testing.TB, shape func(*policy.Budget)) *stage {
 	rule.Match.Hosts = []policy.HostPattern{{Any: true}}
 	rule.Per = 0
 	shape(rule)
-	return &stage{ln.(*net.TCPListener), start(t, rule)}
+	st := &stage{origin: ln.(*net.TCPListener), script: makeScript}
+	if exit == nil {
+		st.proxy = start(t, rule)
+		return st
+	}
+	st.proxy, st.script = startVia(t, *exit, rule), makeProxied
+	st.proxy.name(ln.Addr().(*net.TCPAddr).AddrPort(), st.proxy.exit)
+	return st
 }
 
 func (st *stage) accept() (*net.TCPConn, error) {
@@ -482,7 +544,7 @@ func (st *stage) accept() (*net.TCPConn, error) {
 // compare plays the script of seed both ways.
 func (st *stage) compare(t *testing.T, seed uint64) {
 	t.Helper()
-	acts := makeScript(seed)
+	acts := st.script(seed)
 	dest := st.origin.Addr().(*net.TCPAddr).AddrPort()
 	client, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(dest))
 	if err != nil {
@@ -540,6 +602,40 @@ func TestLikeDirect(t *testing.T) {
 			wg.Wait()
 		})
 	}
+}
+
+// TestLikeProxied does the same with clients of a proxy.
+func TestLikeProxied(t *testing.T) {
+	const scripts, actors = 400, 8
+	exit := gateway()
+	for name, shape := range map[string]func(*policy.Budget){"free": free, "held": held, "owing": owing} {
+		t.Run(name, func(t *testing.T) {
+			var wg sync.WaitGroup
+			for k := range uint64(actors) {
+				st := newStageVia(t, &exit, shape)
+				wg.Go(func() {
+					for seed := k; seed < scripts && !t.Failed(); seed += actors {
+						st.compare(t, seed)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// FuzzLikeProxied looks for more.
+func FuzzLikeProxied(f *testing.F) {
+	for seed := range uint64(8) {
+		f.Add(seed)
+	}
+	exit := gateway()
+	stages := []*stage{newStageVia(f, &exit, free), newStageVia(f, &exit, owing)}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		for _, st := range stages {
+			st.compare(t, seed)
+		}
+	})
 }
 
 // FuzzLikeDirect looks for more: go test -fuzz LikeDirect.

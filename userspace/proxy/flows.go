@@ -12,12 +12,12 @@ import (
 
 // FlowInfo is a client connection in the hands of the proxy.
 type FlowInfo struct {
-	policy.Flow
-	Host     string        // of its last request, or of its TLS hello; may be empty
-	State    string        // sniffing, idle, held, connecting, sending, answering or tunnel
-	Lane     string        // id of the most specific lane of what it carries; may be empty
-	Requests int           // let through so far
-	Age      time.Duration // since it was accepted
+	policy.Flow               // Exit is that of its last request
+	Host        string        // of its last request, or of its TLS hello; may be empty
+	State       string        // sniffing, handshake, idle, held, connecting, sending, answering or tunnel
+	Lane        string        // id of the most specific lane of what it carries; may be empty
+	Requests    int           // let through so far
+	Age         time.Duration // since it was accepted
 }
 
 // Flows lists the connections, oldest first.
@@ -49,8 +49,10 @@ func (p *Proxy) Flows() []FlowInfo {
 }
 
 func (c *conn) info() FlowInfo {
+	flow := c.flow
+	flow.Exit = c.exitOf()
 	return FlowInfo{
-		Flow:     c.flow,
+		Flow:     flow,
 		Host:     c.host,
 		State:    c.stateName(),
 		Lane:     c.laneID(),
@@ -63,6 +65,8 @@ func (c *conn) stateName() string {
 	switch c.rq {
 	case rqSniff:
 		return "sniffing"
+	case rqSOCKS:
+		return "handshake"
 	case rqHead, rqDiscard:
 		return "idle"
 	case rqHeld:

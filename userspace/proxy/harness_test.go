@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -89,7 +90,10 @@ type bench struct {
 	hook   *handover
 	engine *policy.Engine
 	gate   *gate.Gate
+	events *events.Log
 	port   uint16
+	exit   *policy.Exit // of every destination that is connected to; nil: none
+	named  map[netip.AddrPort]*policy.Exit
 	stop   func() error // ends the proxy, and waits for that
 }
 
@@ -120,14 +124,33 @@ func start(t testing.TB, budgets ...*policy.Budget) *bench {
 // startWith is start with the optional fields of cfg, and time to drain.
 func startWith(t testing.TB, cfg Config, drain time.Duration, budgets ...*policy.Budget) *bench {
 	t.Helper()
-	engine, err := policy.NewEngine(&policy.Policy{Budgets: budgets}, make([]ledger.Cell, 128), nil, mono.Now())
+	return startPolicy(t, cfg, drain, &policy.Policy{Budgets: budgets})
+}
+
+// startVia is start where every destination is a proxy, that of an exit.
+func startVia(t testing.TB, exit policy.Exit, budgets ...*policy.Budget) *bench {
+	t.Helper()
+	return startViaWith(t, Config{}, exit, budgets...)
+}
+
+func startViaWith(t testing.TB, cfg Config, exit policy.Exit, budgets ...*policy.Budget) *bench {
+	t.Helper()
+	p := &policy.Policy{Exits: []policy.Exit{exit}, Budgets: budgets}
+	b := startPolicy(t, cfg, 0, p)
+	b.exit = &p.Exits[0]
+	return b
+}
+
+func startPolicy(t testing.TB, cfg Config, drain time.Duration, p *policy.Policy) *bench {
+	t.Helper()
+	engine, err := policy.NewEngine(p, make([]ledger.Cell, 128), nil, mono.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := events.New(256)
 	logger := slog.New(slog.NewTextHandler(io.Discard, nil))
 	g := gate.New(gate.Config{Now: mono.Now, Events: log, Logger: logger})
-	b := &bench{t: t, engine: engine, gate: g, hook: &handover{
+	b := &bench{t: t, engine: engine, gate: g, events: log, named: map[netip.AddrPort]*policy.Exit{}, hook: &handover{
 		flows:     make(map[netip.Addr]policy.Flow),
 		cookies:   make(map[uint64]policy.Flow),
 		negatives: make(map[netip.AddrPort]ledger.Time),
@@ -159,8 +182,20 @@ func (b *bench) connect(dest netip.AddrPort) *net.TCPConn {
 	return b.connectFlow(policy.Flow{Dest: dest, Exit: policy.DirectExit, UID: uint32(os.Geteuid())})
 }
 
+// name makes dest the address of the proxy of an exit.
+func (b *bench) name(dest netip.AddrPort, exit *policy.Exit) {
+	b.named[dest] = exit
+	b.engine.SetEndpoints(maps.Clone(b.named))
+}
+
 func (b *bench) connectFlow(f policy.Flow) *net.TCPConn {
 	b.t.Helper()
+	if b.exit != nil && b.named[f.Dest] == nil {
+		b.name(f.Dest, b.exit)
+	}
+	if exit := b.named[f.Dest]; exit != nil {
+		f.Exit = exit.Identity()
+	}
 	c, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(b.hook.token(f), b.port)))
 	if err != nil {
 		b.t.Fatal(err)

@@ -297,7 +297,7 @@ func (l *loop) drained() bool {
 			c.fallBack()
 			c.advance()
 			done = false
-		case c.rq == rqHeld || c.rq == rqSniff:
+		case c.rq == rqHeld || c.rq == rqSniff || c.rq == rqSOCKS:
 			c.abort() // nothing of the exchange has reached the origin
 		default:
 			done = false

@@ -67,6 +67,10 @@ type Config struct {
 	Loops      int    // event loops; default half the processors, at least one
 	MaxConns   int    // client connections at once; default what RLIMIT_NOFILE allows
 
+	// HandshakeTime is how long half a message is waited for that opens a
+	// tunnel through a proxy, or answers it; default 30 s.
+	HandshakeTime time.Duration
+
 	// Hung is called when an event loop has made no turn for some seconds. The
 	// default panics: only the end of the process frees the loop's clients.
 	Hung func(loop int)
@@ -93,6 +97,9 @@ func New(cfg Config) (_ *Proxy, err error) {
 	}
 	if cfg.Loops == 0 {
 		cfg.Loops = max(1, runtime.NumCPU()/2)
+	}
+	if cfg.HandshakeTime == 0 {
+		cfg.HandshakeTime = handshakeTime
 	}
 	if cfg.Hung == nil {
 		cfg.Hung = die

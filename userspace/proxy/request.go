@@ -55,6 +55,10 @@ func (c *conn) look() (moved bool) {
 			if !c.sniff(fresh) {
 				return grow(c.l, s) || moved
 			}
+		case rqSOCKS:
+			if !c.socksClient(fresh) {
+				return moved
+			}
 		case rqHead:
 			// One at a time: a refusal must not land in the middle of the
 			// answer before, nor what nobody asked for be taken for the next.
@@ -107,12 +111,27 @@ func (c *conn) sniff(b []byte) bool {
 		}
 		c.admitOpaque(c.flow.Dest.Addr().String())
 	case sniff.HTTP1:
+		c.calm()
 		c.rq = rqHead
+	case sniff.SOCKS4, sniff.SOCKS5:
+		if c.outside() {
+			c.startSOCKS()
+			return true
+		}
+		c.admitOpaque(c.flow.Dest.Addr().String())
 	case sniff.TLS:
+		if c.outside() {
+			c.admitOpaque("") // the proxy's own: it says nothing of the inside
+			break
+		}
 		hello, status := sniff.ClientHello(b)
 		if status == sniff.Incomplete && !c.client.eof {
 			c.undecided()
 			return false
+		}
+		if c.inside() {
+			c.admitHello(hello.SNI)
+			break
 		}
 		host := hello.SNI
 		if host == "" {
@@ -129,6 +148,10 @@ func (c *conn) sniff(b []byte) bool {
 // undecided makes sure that bytes which could become a protocol that we know
 // are not waited for without end.
 func (c *conn) undecided() {
+	if c.outside() {
+		c.hurry()
+		return
+	}
 	if c.timer.index == 0 {
 		c.l.timers.start(&c.timer, c.l.now.Add(undecidedTime))
 	}
@@ -157,8 +180,12 @@ func (c *conn) head(b []byte) bool {
 	}
 	if n == 0 {
 		c.seen = len(b)
+		if c.outside() && connects(b) {
+			c.hurry()
+		}
 		return false
 	}
+	c.calm()
 	c.seen = 0
 	c.reqBody = c.req.Body
 	c.kind = c.req.Kind()
@@ -172,6 +199,7 @@ func (c *conn) answer(response []byte, keep bool) {
 	u := &c.up
 	if u.pending() > 0 {
 		c.forgetUpstream() // said while the request was held
+		keep = keep && !c.fixed()
 	}
 	if u.buf == nil {
 		u.buf = c.l.buffers.get()

@@ -92,6 +92,10 @@ func (c *conn) lookBack() (moved bool) {
 	for !c.closed && s.pending() > s.ok+c.kept {
 		fresh := s.buf[s.r+s.ok+c.kept : s.w]
 		switch c.rs {
+		case rsSOCKS:
+			if !c.socksServer(fresh) {
+				return moved
+			}
 		case rsHead:
 			if !c.responseHead(fresh) {
 				if !s.eof {
@@ -137,6 +141,11 @@ func (c *conn) lookBack() (moved bool) {
 				// An answer that nobody asked for, like a 408 before the
 				// connection closes. It goes on as it is, and is the last.
 				c.unframed()
+			case rqHeld:
+				if c.opaque || !c.fixed() {
+					return moved
+				}
+				c.lost() // whatever it is, it is the last word
 			default:
 				return moved
 			}
@@ -171,10 +180,17 @@ func (c *conn) responseHead(b []byte) bool {
 	}
 	if n == 0 {
 		c.seen = len(b)
+		if c.tunnels() {
+			c.hurry()
+		}
 		return false
 	}
+	c.calm()
 	c.seen = 0
 	switch {
+	case c.resp.Tunnel && c.tunnels():
+		c.up.ok += n
+		c.lookInside(c.host, c.targetPort())
 	case c.resp.Tunnel:
 		c.up.ok += n
 		c.answered(b[:n])
@@ -183,6 +199,9 @@ func (c *conn) responseHead(b []byte) bool {
 		c.client.ok = c.client.pending()
 	case c.resp.Interim:
 		c.up.ok += n // the final answer follows
+		if c.again != nil {
+			c.again.reused = false
+		}
 	case c.absorbs(c.answered(b[:n]), b[:n]):
 		c.keep(n)
 	default:
@@ -230,11 +249,14 @@ func (c *conn) turn() (moved bool) {
 	switch {
 	case c.torn:
 		return c.tear()
+	case c.rq == rqSOCKS && c.via.refused && c.via.ready:
+		c.refuseSOCKS()
+		return true
 	case c.rs == rsKept && (c.rq == rqDone || c.rq == rqReplay):
 		c.repeat()
 		return true
 	case c.rs == rsDone && c.rq == rqDone && !c.resp.Close && !c.l.draining:
-		c.note()
+		c.exchanged()
 		c.nextRequest()
 		return true // there may be one already, which comes before any end
 	case c.rs == rsDone && c.rq == rqDone:
@@ -274,6 +296,10 @@ func (c *conn) upstreamEnded() bool {
 		// The origin gave up an idle connection while the next request is
 		// held here. The client had no share in that: a new one is made when
 		// the request may go.
+		if c.fixed() {
+			c.lost()
+			return true
+		}
 		c.dropUpstream()
 		return true
 	case c.rq == rqTunnel:
@@ -334,6 +360,14 @@ func (c *conn) clientEnded() bool {
 		return true
 	case rqHeld, rqDial, rqReplay:
 		return false // the end comes after the request
+	case rqSOCKS:
+		switch {
+		case !c.via.asked:
+			c.finish() // in the middle of the handshake
+			return true
+		case c.client.pending() > 0:
+			return false // it comes after what waits for the reply
+		}
 	case rqDone:
 		if c.client.pending() > 0 {
 			return false // as more requests do
@@ -374,7 +408,9 @@ func (c *conn) clientBroke() { c.end(false, true) }
 // after the bytes that came before.
 func (c *conn) upstreamBroke() {
 	switch {
-	case c.rs == rsIdle && c.rq == rqHeld && !(c.opaque && c.up.pending() > 0):
+	case c.fixed() && c.owed():
+		c.fallBack()
+	case c.rs == rsIdle && c.rq == rqHeld && !c.fixed() && !(c.opaque && c.up.pending() > 0):
 		c.forgetUpstream()
 	case c.rs == rsKept:
 		c.dropUpstream() // the answer is whole

@@ -53,6 +53,12 @@ type replay struct {
 	since    ledger.Time
 	drawn    *policy.Lane // what it costs to repeat it was taken from there, and is not spent yet
 
+	// An origin may close a connection that stands at the very moment at which
+	// an attempt is sent on it. That attempt is void.
+	last   int32 // generation of the connection that answered
+	reused bool  // the attempt is made on it, and the origin said nothing yet
+	void   bool  // the attempt before was
+
 	answer []byte             // put by; nil: none is owed
 	head   http1.ResponseHead // of answer
 	at     ledger.Time        // when it was put by
@@ -178,6 +184,8 @@ func (c *conn) absorbs(v verdict.Verdict, head []byte) bool {
 		return false // this is what it waits for; the body may never come
 	case forbidden(head):
 		return false
+	case c.fixed() && c.resp.Close:
+		return false // there will be no connection to repeat it on
 	}
 	if !lane.Retries.Withdraw() {
 		return false
@@ -300,19 +308,20 @@ func (c *conn) repeat() {
 	}
 	now := c.l.p.cfg.Now()
 	opens := c.reselect()
-	if c.l.draining || u.pending() > c.kept || !c.inTime(now) || !c.l.p.reserve(c.kept) {
+	another := opens || c.resp.Close || c.rq == rqReplay || cl.ok > 0 // it ends, or does not have the whole request
+	if another && c.fixed() || c.l.draining || u.pending() > c.kept || !c.inTime(now) || !c.l.p.reserve(c.kept) {
 		c.passOn() // with what follows it, if that is why
 		return
 	}
 	c.l.p.kept.Add(-int64(cap(r.answer)))
 	r.answer = make([]byte, c.kept)
 	copy(r.answer, u.buf[u.r:])
-	r.head, r.at = c.resp, now
+	r.head, r.at, r.last = c.resp, now, u.gen
 	u.r += c.kept
 	c.kept = 0
 	c.release(u)
-	if opens || c.resp.Close || c.rq == rqReplay || cl.ok > 0 {
-		c.forgetUpstream() // it ends, or does not have the whole request
+	if another {
+		c.forgetUpstream()
 	}
 	if opens {
 		c.unhold()
@@ -320,8 +329,15 @@ func (c *conn) repeat() {
 	cl.r += cl.ok
 	cl.ok = 0
 	c.release(cl)
-	c.rq, c.rs = rqDone, rsIdle
 	c.rewatch()
+	c.exchanged()
+	c.reenter(now)
+}
+
+// reenter takes the request to the gate again.
+func (c *conn) reenter(now ledger.Time) {
+	r := c.again
+	c.rq, c.rs = rqDone, rsIdle
 	c.wrote = false
 	c.waiter.Since = r.since
 	switch c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, now).State {
@@ -362,6 +378,10 @@ func (c *conn) inTime(now ledger.Time) bool {
 		enforced = true
 		ahead, queue := l.Waiting.Load(), &l.Budget().Queue
 		wait := l.After(now, uint64(ahead))
+		if l.Key.Budget == policy.ExitBudget {
+			after = max(after, wait)
+			continue // it bounds no wait that a budget of the file bounds
+		}
 		if wait > 0 && ahead >= int64(queue.Max) {
 			return false
 		}
@@ -374,10 +394,15 @@ func (c *conn) inTime(now ledger.Time) bool {
 // resend sends the copy, over the connection that stands.
 func (c *conn) resend() {
 	r := c.again
-	r.attempts++
-	r.drawn = nil
+	r.reused = c.up.gen == r.last
 	r.left = r.request
 	c.rq, c.seen = rqReplay, 0
+	if r.void {
+		r.void = false // it was counted
+		return
+	}
+	r.attempts++
+	r.drawn = nil
 	c.tally().CountRetried()
 	detail := strconv.Itoa(r.head.Status) + ", attempt " + strconv.Itoa(r.attempts)
 	if lane := policy.Target(c.lanes); lane != nil {
@@ -417,15 +442,22 @@ func (c *conn) sendAgain() (moved bool) {
 }
 
 // unanswered says that the request under way gets no answer. It reports whether
-// another is owed, which the client then gets.
+// another is owed, which the client then gets, if not the attempt is made anew.
 func (c *conn) unanswered() bool {
 	c.answered(nil)
-	if c.owed() {
-		c.fallBack()
+	if !c.owed() {
+		c.answering()
+		return false
+	}
+	r, now := c.again, c.l.p.cfg.Now()
+	if r.reused && !c.fixed() && c.up.pending() == 0 && !c.l.draining && c.inTime(now) {
+		r.void = true
+		c.forgetUpstream()
+		c.reenter(now)
 		return true
 	}
-	c.answering()
-	return false
+	c.fallBack()
+	return true
 }
 
 // fallBack gives the client the answer that was put by.
@@ -452,6 +484,9 @@ func (c *conn) fallBack() {
 	n += copy(buf[n:], r.answer)
 	u.buf, u.r, u.w, u.ok = buf, 0, n, n
 	c.resp = r.head
+	if c.fixed() && (u.fd < 0 || u.hup || u.eof || u.broken) {
+		c.resp.Close = true // nothing can follow
+	}
 	c.rq, c.rs, c.kept, c.seen = rqDone, rsDone, 0, 0
 	c.rewatch()
 	c.forget()

@@ -60,6 +60,9 @@ func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
 			return false
 		default:
 			p.held += n
+			if from == &c.up {
+				c.x.received += int64(n)
+			}
 			from.bulk = n >= bufferSize/2
 			moved = true
 		}

@@ -21,10 +21,20 @@ func (c *conn) goAhead() {
 	if u := &c.up; !c.opaque && c.connected && c.rs == rsIdle && (u.hup || u.eof || u.broken || u.pending() > 0) {
 		// It ended while the request was held, or is about to: what was said
 		// on it is no answer to this request.
+		if c.fixed() {
+			c.lost()
+			return
+		}
 		c.forgetUpstream()
 	}
-	if c.up.fd < 0 && !c.dial() {
-		return
+	if c.up.fd < 0 {
+		if c.fixed() {
+			c.lost()
+			return
+		}
+		if !c.dial() {
+			return
+		}
 	}
 	if !c.connected {
 		c.rq = rqDial
@@ -35,9 +45,11 @@ func (c *conn) goAhead() {
 
 // begin forwards what was let through, over the connection that stands.
 func (c *conn) begin() {
-	opening := c.first
+	opening := c.first && !c.inside()
 	c.first = false
+	c.x.open = true
 	if c.opaque {
+		c.outcomeIs(policy.Unseen)
 		if c.admitted {
 			// No answer will be seen that could be a verdict.
 			c.hold(true)
@@ -47,6 +59,10 @@ func (c *conn) begin() {
 		c.rq, c.rs = rqTunnel, rsTunnel
 		c.client.ok = c.client.pending()
 		c.up.ok = c.up.pending()
+		return
+	}
+	if c.rs == rsSOCKS {
+		c.ask()
 		return
 	}
 	c.requests++
@@ -86,6 +102,10 @@ func (c *conn) dialed() {
 		if err != unix.EINPROGRESS {
 			c.unreachable(err)
 		}
+		return
+	}
+	if err := c.checkExit(); err != nil {
+		c.unreachable(err)
 		return
 	}
 	c.connected = true

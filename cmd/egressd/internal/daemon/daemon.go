@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,15 +77,19 @@ type Daemon struct {
 	started time.Time
 	scope   policy.Scope
 
-	kernel  *loader.Kernel
-	engine  *policy.Engine
-	events  *events.Log
-	gate    *gate.Gate
-	proxy   *proxy.Proxy
-	names   names
-	history *history.History // of what went through exits
-	admin   net.Listener     // nil: none
-	metrics net.Listener     // nil: none
+	kernel *loader.Kernel
+	engine *policy.Engine
+	events *events.Log
+	gate   *gate.Gate
+	proxy  *proxy.Proxy
+	names  names
+	// The addresses of proxies are where they were last applied, together with
+	// the policy, under applying.
+	endpoints endpoints
+	applying  sync.Mutex
+	history   *history.History // of what went through exits
+	admin     net.Listener     // nil: none
+	metrics   net.Listener     // nil: none
 
 	attached   atomic.Bool
 	mismatches atomic.Uint64 // connections whose exit could not be kept
@@ -155,7 +160,12 @@ func Open(cfg Config) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.kernel.Apply(p.Redirects()); err != nil {
+	d.endpoints.log = cfg.Logger
+	d.endpoints.lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+		return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	}
+	d.endpoints.resolve(context.Background(), p.Exits, d.started)
+	if err := d.redirect(p); err != nil {
 		return nil, err
 	}
 	netns, port, err := d.proxy.Listen(nil)

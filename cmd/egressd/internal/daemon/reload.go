@@ -61,6 +61,9 @@ func (d *Daemon) tryReload() error {
 	if err := unchanged(old, p); err != nil {
 		return err
 	}
+	d.endpoints.resolve(context.Background(), p.Exits, time.Now())
+	d.applying.Lock()
+	defer d.applying.Unlock()
 	// The engine first, so that what the programs begin to redirect finds its
 	// budget; if they cannot be told, both go back.
 	d.swap(p)
@@ -83,7 +86,7 @@ func (d *Daemon) swap(p *policy.Policy) {
 }
 
 func (d *Daemon) applyToKernel(p *policy.Policy) error {
-	if err := d.kernel.Apply(p.Redirects()); err != nil {
+	if err := d.redirect(p); err != nil {
 		return err
 	}
 	return d.kernel.Exclude(p.Scope.Exclude)

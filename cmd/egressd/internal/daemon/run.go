@@ -82,6 +82,9 @@ func (d *Daemon) tasks(reload <-chan struct{}) ([]task, error) {
 		{"canary", func(ctx context.Context) error { return every(ctx, canaryEvery, func() { d.tryCanary(ctx) }) }},
 		{"exit mismatches", d.countMismatches},
 		{"history", func(ctx context.Context) error { return every(ctx, historyEvery, d.record) }},
+		{"addresses of proxies", func(ctx context.Context) error {
+			return every(ctx, resolveEvery, func() { d.refreshEndpoints(ctx) })
+		}},
 		{"reload", func(ctx context.Context) error { return d.reloads(ctx, reload) }},
 	}
 	if d.admin != nil {
