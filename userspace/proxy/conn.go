@@ -116,6 +116,9 @@ type conn struct {
 	own      int // bytes of our own answer, first in up.buf: nobody sent them
 	x        metered
 
+	way    dial.Route // that the client's own socket would have gone …
+	wayErr error      // … or why there was none
+
 	again *replay // the pending request's copy, if it may have to be repeated
 	kept  int     // bytes of the answer held back, in up.buf behind what may be handed on
 }
@@ -132,6 +135,7 @@ func newConn(l *loop, slot int32, fd int, ns *dial.Netns, flow policy.Flow, remo
 	c.pending = &c.waiter
 	c.waiter.Notify = func() { l.postGranted(c) }
 	c.waiter.Client = policy.Client{Process: flow.PID, UID: flow.UID, Cgroup: flow.Cgroup}
+	c.way, c.wayErr = c.route()
 	if exit := l.p.cfg.Engine.Endpoint(flow.Dest); exit != nil {
 		c.via = newVia(c, exit)
 	} else {

@@ -20,15 +20,14 @@ func (c *conn) localExit() string {
 	if f.Exit != policy.DirectExit || !p.ExitsByRoute() {
 		return f.Exit
 	}
-	route, err := c.route()
-	if err != nil {
+	if c.wayErr != nil {
 		return f.Exit // the upstream connection will show why
 	}
 	device := ""
 	if c.ns == nil { // the names of the policy file are those of the daemon's own namespace
-		device = deviceName(route.Ifindex)
+		device = deviceName(c.way.Ifindex)
 	}
-	return p.ExitOf(route.Source, device, f.Mark, f.UID)
+	return p.ExitOf(c.way.Source, device, f.Mark, f.UID)
 }
 
 // route is the way that the client's own socket would go.
@@ -37,13 +36,25 @@ func (c *conn) route() (dial.Route, error) {
 	return c.ns.Route(f.Dest, f.Mark, f.UID, f.Ifindex, f.Source)
 }
 
-// checkExit sees that the upstream connection leaves by the client's exit.
+// checkExit sees that the upstream connection leaves by the client's exit: the
+// one that its own socket would have had when it called connect(), however long
+// the request was held since.
 func (c *conn) checkExit() error {
-	route, err := c.route()
-	if err != nil {
-		return fmt.Errorf("%w: %w", dial.ErrExit, err)
+	if c.wayErr != nil {
+		return fmt.Errorf("%w: %w", dial.ErrExit, c.wayErr)
 	}
-	return dial.Check(c.up.fd, &c.flow, route)
+	if err := dial.Check(c.up.fd, &c.flow, c.way); err != nil {
+		return err
+	}
+	// The address may be the same and the device another.
+	now, err := c.route()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", dial.ErrExit, err)
+	case now.Ifindex != c.way.Ifindex:
+		return fmt.Errorf("%w: the route leads to device %d, and led to %d", dial.ErrExit, now.Ifindex, c.way.Ifindex)
+	}
+	return nil
 }
 
 // deviceName is the name of a device in the daemon's own namespace, or "".

@@ -104,6 +104,7 @@ func soak(t *testing.T, exit *policy.Exit, shape func(*policy.Budget)) {
 	}
 	b.connect(dest).Close() // whatever is made once is made
 	waitFor(t, "no connections", func() bool { return len(b.Flows()) == 0 })
+	b.dbg()
 	before := descriptors(t)
 
 	var wg sync.WaitGroup
