@@ -183,6 +183,9 @@ type Budget struct {
 	// the Retry-After family.
 	Dialect *verdict.Dialect
 	Retry   Retry
+	// Flights paces what is not seen into by flights (see sniff.Flights), not
+	// by connections alone. Only where Unit is Requests.
+	Flights bool
 }
 
 // WindowKind is how a window counts.

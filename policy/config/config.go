@@ -50,6 +50,7 @@ func defaultBudget() *policy.Budget {
 		Queue:    policy.Queue{Max: 1000, MaxWait: 30 * time.Second},
 		Cooldown: policy.Cooldown{Default: time.Second, Max: maxCooldown, Spread: 0.1, Statuses: []int{429}},
 		Recovery: policy.Recovery{Factor: 0.5, Step: 1.1},
+		Flights:  true,
 		Retry:    policy.Retry{Attempts: 3, MaxBody: 1 << 20, Statuses: []int{503}},
 	}
 }
@@ -67,7 +68,7 @@ func Load(path string) (*policy.Policy, error) {
 // Parse parses text as a policy file. name stands for the file in messages.
 // An error is of type Errors; with one there is no policy.
 func Parse(name string, text []byte) (*policy.Policy, error) {
-	r := &reader{file: name, dialects: map[string]*verdict.Dialect{}, exits: exitNames{names: map[string]bool{}, users: map[string]value{}}}
+	r := &reader{file: name, flights: true, dialects: map[string]*verdict.Dialect{}, exits: exitNames{names: map[string]bool{}, users: map[string]value{}}}
 	p := Default()
 	if root, ok := r.document(text); ok {
 		root.policy(p)

@@ -152,6 +152,7 @@ func TestDefaults(t *testing.T) {
 			Recovery: policy.Recovery{Factor: 0.5, Step: 1.1},
 			Mode:     policy.Enforce,
 			Retry:    policy.Retry{Attempts: 3, MaxBody: 1 << 20, Statuses: []int{503}},
+			Flights:  true,
 		}}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got[0], want[0])
@@ -190,7 +191,7 @@ budgets:
     concurrency: 4
     cost: {units: 7, header: X-Request-Cost}
     headers: auto
-    tls: {mode: passthrough}
+    tls: {mode: passthrough, pace: connections}
     mode: shadow
     fail: closed
   - {name: third, rate: 10/30s, unit: connections, per: [exit], mode: off, headers: off, cooldown: {max: 500ms, spread: 0.25}}

@@ -24,7 +24,7 @@ func (v value) policy(p *policy.Policy) {
 		field{"pools", func(v value) { pools = &v }},
 		field{"dialects", func(v value) { p.Dialects = v.dialects() }},
 		field{"budgets", func(v value) { budgets = &v }},
-		field{"tls", value.tls},
+		field{"tls", func(v value) { v.tls(&v.r.flights) }},
 		field{"quic", value.quic},
 		field{"fleet", unsupported},
 		field{"metrics", func(v value) { v.metrics(&p.Metrics) }},
@@ -112,13 +112,21 @@ func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
-func (v value) tls() {
-	v.mapping(field{"mode", func(v value) {
-		mode, ok := v.word("passthrough", "observe", "terminate")
-		if ok && mode != "passthrough" {
-			v.notYet(mode, "use passthrough")
-		}
-	}})
+// tls reads how TLS connections are treated.
+func (v value) tls(flights *bool) {
+	v.mapping(
+		field{"mode", func(v value) {
+			mode, ok := v.word("passthrough", "observe", "terminate")
+			if ok && mode != "passthrough" {
+				v.notYet(mode, "use passthrough")
+			}
+		}},
+		field{"pace", func(v value) {
+			if s, ok := v.word("flights", "connections"); ok {
+				*flights = s == "flights"
+			}
+		}},
+	)
 }
 
 func (v value) quic() {

@@ -101,6 +101,10 @@ func (c *conn) enter() {
 
 // decided is called on the loop after the gate notified the waiter.
 func (c *conn) decided() {
+	if !c.closed && c.paced != nil && c.paced.held {
+		c.flightDecided()
+		return
+	}
 	out := c.pending.Outcome()
 	if c.closed || c.rq != rqHeld {
 		// The client left between the decision and its delivery.
@@ -293,7 +297,7 @@ func (c *conn) unhold() {
 // one has no answer to report.
 func (c *conn) forsake() {
 	g := c.l.p.cfg.Gate
-	if c.rq == rqHeld && len(c.lanes) > 0 {
+	if c.rq == rqHeld && len(c.lanes) > 0 || c.paced != nil && c.paced.held {
 		g.Leave(c.pending) // if it was just decided, decided sees that c is closed
 	}
 	if c.admitted {
@@ -303,7 +307,7 @@ func (c *conn) forsake() {
 }
 
 // tally is where the pending request is counted: by the most specific of its
-// lanes and, if it goes through a proxy, by what that is as an exit.
+// lanes and by its exit.
 func (c *conn) tally() *policy.Tally {
 	if c.via != nil {
 		label := policy.OtherLabel
@@ -315,10 +319,14 @@ func (c *conn) tally() *policy.Tally {
 		}
 		return c.tallyOf(label)
 	}
+	label := policy.OtherLabel
 	if len(c.lanes) > 0 {
-		return c.lanes[0].Tally
+		if t := c.lanes[0].Tally; t.Exit != policy.AllExits {
+			return t
+		}
+		label = c.lanes[0].Label // its budget does not tell exits apart, but counts do
 	}
-	return c.l.p.cfg.Engine.Tally(policy.OtherLabel, c.flow.Exit)
+	return c.l.p.cfg.Engine.Tally(label, c.flow.Exit)
 }
 
 func (c *conn) laneID() string {

@@ -88,7 +88,12 @@ type conn struct {
 	rq     requestState
 	rs     responseState
 	opaque bool // the connection is a tunnel once it is let through
-	seen   int  // bytes of the pending head already searched for its end
+
+	isTLS    bool   // it began with a ClientHello …
+	offersH2 bool   // … that offers HTTP/2
+	paced    *paced // its flights are paced; nil: they are not
+
+	seen int // bytes of the pending head already searched for its end
 
 	req     http1.RequestHead
 	reqBody http1.Body
@@ -238,6 +243,9 @@ func (c *conn) fill(s *side) (moved bool, errno unix.Errno) {
 		return true, s.ended()
 	}
 	s.w += n
+	if s == &c.up {
+		c.heard()
+	}
 	if s == &c.up {
 		c.x.received += int64(n)
 	}

@@ -167,6 +167,20 @@ func (c *conn) denied() {
 		g.Trouble(c.lanes, verdict.Verdict{Kind: verdict.ExitTrouble}, rand.Float64(), now)
 		c.tally().CountLimited(verdict.ExitTrouble)
 	}
+	c.over()
+}
+
+// hungUp follows a proxy that ended the connection in the middle of the
+// handshake.
+func (c *conn) hungUp() {
+	c.tally().CountError()
+	c.over()
+}
+
+// over ends a handshake that came to nothing: what the proxy said last goes to
+// the client.
+func (c *conn) over() {
+	c.calm()
 	c.forsake()
 	c.rq, c.rs = rqLinger, rsTunnel
 	c.discard()

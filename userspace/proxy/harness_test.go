@@ -4,12 +4,12 @@ package proxy
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -83,6 +83,24 @@ func (h *handover) negative(dest netip.AddrPort) bool {
 	return ok
 }
 
+// memory keeps what is written to it.
+type memory struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (m *memory) Write(b []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.all.Write(b)
+}
+
+func (m *memory) String() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.all.String()
+}
+
 // bench is a proxy under test.
 type bench struct {
 	*Proxy
@@ -91,6 +109,7 @@ type bench struct {
 	engine *policy.Engine
 	gate   *gate.Gate
 	events *events.Log
+	logs   *memory
 	port   uint16
 	exit   *policy.Exit // of every destination that is connected to; nil: none
 	named  map[netip.AddrPort]*policy.Exit
@@ -108,6 +127,7 @@ func budget(host string, rate policy.Rate) *policy.Budget {
 		Queue:    policy.Queue{Max: 1000, MaxWait: 30 * time.Second},
 		Cooldown: policy.Cooldown{Default: time.Second, Max: 24 * time.Hour, Statuses: []int{429}},
 		Recovery: policy.Recovery{Factor: 0.5, Step: 1.1},
+		Flights:  true,
 	}
 }
 
@@ -148,9 +168,10 @@ func startPolicy(t testing.TB, cfg Config, drain time.Duration, p *policy.Policy
 		t.Fatal(err)
 	}
 	log := events.New(256)
-	logger := slog.New(slog.NewTextHandler(io.Discard, nil))
+	logs := new(memory)
+	logger := slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	g := gate.New(gate.Config{Now: mono.Now, Events: log, Logger: logger})
-	b := &bench{t: t, engine: engine, gate: g, events: log, named: map[netip.AddrPort]*policy.Exit{}, hook: &handover{
+	b := &bench{t: t, engine: engine, gate: g, events: log, logs: logs, named: map[netip.AddrPort]*policy.Exit{}, hook: &handover{
 		flows:     make(map[netip.Addr]policy.Flow),
 		cookies:   make(map[uint64]policy.Flow),
 		negatives: make(map[netip.AddrPort]ledger.Time),

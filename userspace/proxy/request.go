@@ -3,6 +3,8 @@
 package proxy
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/egressd/egressd/userspace/http1"
@@ -33,6 +35,9 @@ func (c *conn) fromClient() (moved bool) {
 			return false
 		}
 	case rqTunnel:
+		if c.paced != nil {
+			return c.relayPaced()
+		}
 		return c.relay(s, &c.up, &c.sent)
 	}
 	if s.readable && !s.eof {
@@ -129,6 +134,7 @@ func (c *conn) sniff(b []byte) bool {
 			c.undecided()
 			return false
 		}
+		c.isTLS, c.offersH2 = status == sniff.Complete, slices.Contains(hello.ALPN, "h2")
 		if c.inside() {
 			c.admitHello(hello.SNI)
 			break

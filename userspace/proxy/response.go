@@ -94,7 +94,10 @@ func (c *conn) lookBack() (moved bool) {
 		switch c.rs {
 		case rsSOCKS:
 			if !c.socksServer(fresh) {
-				return moved
+				if s.eof {
+					c.hungUp() // in the middle of it
+				}
+				return s.eof || moved
 			}
 		case rsHead:
 			if !c.responseHead(fresh) {
@@ -292,6 +295,9 @@ func (c *conn) turn() (moved bool) {
 func (c *conn) upstreamEnded() bool {
 	cl, up := &c.client, &c.up
 	switch {
+	case c.rs == rsSOCKS:
+		c.hungUp()
+		return true
 	case c.rs == rsIdle && c.rq == rqHeld:
 		// The origin gave up an idle connection while the next request is
 		// held here. The client had no share in that: a new one is made when

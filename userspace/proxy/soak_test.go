@@ -100,11 +100,11 @@ func soak(t *testing.T, exit *policy.Exit, shape func(*policy.Budget)) {
 	if exit == nil {
 		b = start(t, rule)
 	} else {
+		rule.Match.Hosts = []policy.HostPattern{{Any: true}}
 		b = startVia(t, *exit, rule)
 	}
 	b.connect(dest).Close() // whatever is made once is made
 	waitFor(t, "no connections", func() bool { return len(b.Flows()) == 0 })
-	b.dbg()
 	before := descriptors(t)
 
 	var wg sync.WaitGroup

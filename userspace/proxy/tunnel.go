@@ -61,6 +61,7 @@ func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
 		default:
 			p.held += n
 			if from == &c.up {
+				c.heard()
 				c.x.received += int64(n)
 			}
 			from.bulk = n >= bufferSize/2

@@ -57,8 +57,10 @@ func (c *conn) begin() {
 			c.l.p.cfg.Gate.Abort(&c.waiter, false, c.l.p.cfg.Now())
 		}
 		c.rq, c.rs = rqTunnel, rsTunnel
-		c.client.ok = c.client.pending()
 		c.up.ok = c.up.pending()
+		if c.pace(); c.paced == nil {
+			c.client.ok = c.client.pending()
+		}
 		return
 	}
 	if c.rs == rsSOCKS {

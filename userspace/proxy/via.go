@@ -134,6 +134,7 @@ func (v *via) asFacts(f *policy.Facts) {
 func (c *conn) countBy() {
 	v := c.via
 	if v == nil {
+		c.waiter.Tally = c.tally()
 		return
 	}
 	t, m := c.tally(), c.l.p.cfg.Engine.Meter(v.Exit)

@@ -3,17 +3,13 @@
 package proxy
 
 import (
-	"bufio"
 	"crypto/tls"
 	"encoding/base64"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/policy/exitid"
@@ -257,11 +253,3 @@ func anything() *policy.Budget {
 	rule.Match.Hosts = []policy.HostPattern{{Any: true}}
 	return rule
 }
-
-var (
-	_ = bufio.NewReader
-	_ = io.EOF
-	_ = net.Dial
-	_ = http.StatusOK
-	_ = time.Second
-)

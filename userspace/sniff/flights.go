@@ -8,14 +8,15 @@ import "encoding/binary"
 // application data that a client sends after the server has answered is a new
 // flight. With HTTP/1.1 a flight is a request, or several that were pipelined.
 // With HTTP/2, where requests overlap, it is an approximation: requests that
-// leave together are one flight, and one that leaves while an answer is still
-// coming begins another.
+// leave together are one flight, one that leaves while an answer is still
+// coming begins another, and a few are too short to be told from
+// acknowledgements.
 //
 // It looks at record headers alone (RFC 8446 §5.1), never at what is in them.
 // The zero Flights is ready to see a connection from its ClientHello on.
 type Flights struct {
-	// H2 says that the client may speak HTTP/2 (it offered it by ALPN): short
-	// records after an answer are then taken for acknowledgements of frames.
+	// H2 says that the client may speak HTTP/2 (it offered it by ALPN):
+	// records that have the lengths of acknowledgements begin nothing.
 	H2 bool
 
 	left   int  // bytes of the client's record that are still to come
@@ -45,9 +46,6 @@ const (
 	// of HTTP/1, whose shortest has 18 bytes, but a close_notify, a KeyUpdate
 	// or nothing.
 	maxNoRequest = 17 + 1 + 16
-	// maxAck is the length of the body of a record that holds a few frames of
-	// HTTP/2 by which a client acknowledges: SETTINGS, PING, WINDOW_UPDATE.
-	maxAck = 2*17 + 1 + 16
 	// maxBody is the length of a record's body, by TLS 1.2, which allows more.
 	maxBody = 1<<14 + 2048
 )
@@ -128,7 +126,24 @@ func (f *Flights) begins(kind byte, length int, first byte) bool {
 	if f.open || length <= maxNoRequest {
 		return false
 	}
-	return f.count == 0 || !f.H2 || length > maxAck
+	return f.count == 0 || !f.H2 || !f.acknowledges(length)
+}
+
+// acknowledges reports whether a record of HTTP/2 with a body of that length
+// may hold no more than frames by which a client acknowledges what came
+// (RFC 9113 §6): SETTINGS of 9 bytes, WINDOW_UPDATE and RST_STREAM of 13, PING of
+// 17. A request with few fields, all known to the server, may be as short, and
+// is then not noticed.
+func (f *Flights) acknowledges(length int) bool {
+	overhead := 1 + 16 // the real type and a tag
+	if f.older {
+		overhead = 8 + 16 // a nonce and a tag, with AES-GCM
+	}
+	switch length - overhead {
+	case 9, 13, 17, 9 + 13, 2 * 13, 13 + 17, 3 * 13:
+		return true
+	}
+	return false
 }
 
 // Server notes that bytes of the server came after all that Client has seen.
