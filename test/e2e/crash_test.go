@@ -129,7 +129,7 @@ func TestRestartKeepsCooldown(t *testing.T) {
 		"  - {name: shop, match: {hosts: [127.0.0.1], ports: [%d]}, rate: 100/s, burst: 10, queue: {max_wait: 5s}}", o.port))
 	ask := func() attempt {
 		t.Helper()
-		p := startProbe(t, scope, o.addr(), time.Millisecond, 0)
+		p := startProbe(t, scope, o.addr(), 0, 0)
 		p.mustSucceed(t, 10*time.Second)
 		return attempts(t, p)[0]
 	}
