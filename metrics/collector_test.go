@@ -304,10 +304,7 @@ func TestNativeHistogram(t *testing.T) {
 		if h.GetSchema() != policy.FineSchema || h.GetZeroCount() != 4 || h.GetSampleCount() != 8 {
 			t.Errorf("got schema %d, %d zeros and %d values, want %d, 4 and 8", h.GetSchema(), h.GetZeroCount(), h.GetSampleCount(), policy.FineSchema)
 		}
-		var deltas []int64
-		for _, d := range h.GetPositiveDelta() {
-			deltas = append(deltas, d)
-		}
+		deltas := h.GetPositiveDelta()
 		if want := []int64{2, -1, 0}; !slices.Equal(deltas, want) {
 			t.Errorf("got deltas %v, want %v", deltas, want)
 		}

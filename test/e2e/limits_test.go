@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -20,16 +19,6 @@ func crowdOf(t testing.TB, scope *group, port int, path string, span time.Durati
 	t.Helper()
 	return start(t, how{in: scope, env: []string{roleName + "=" + roleCrowd}},
 		here.self, fmt.Sprintf("http://localhost:%d%s", port, path), span.String(), strconv.Itoa(count))
-}
-
-// statuses is what a crowd told.
-func statuses(t testing.TB, p *process) map[int]int {
-	t.Helper()
-	var got map[int]int
-	if err := json.Unmarshal([]byte(p.stdout.String()), &got); err != nil {
-		t.Fatalf("crowd said %q: %v", p.stdout.String(), err)
-	}
-	return got
 }
 
 // TestWindow floods a budget that is a window alone.

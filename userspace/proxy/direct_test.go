@@ -362,7 +362,7 @@ func makeScript(seed uint64) []act {
 func makeProxied(seed uint64) []act {
 	s := &script{rnd: rand.New(rand.NewPCG(seed, 2))}
 	user := s.one("user-a", "user-b", "someone")
-	switch s.rnd.IntN(8) {
+	switch s.rnd.IntN(9) {
 	case 0:
 		s.to = s.one("http://origin.test", "http://other.test:81", "http://u:p@192.0.2.1")
 		s.http()
@@ -385,7 +385,19 @@ func makeProxied(seed uint64) []act {
 		s.say(true, s.one("\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00", "\x05\x04\x00\x03\x01x\x00\x00", "\x05\x07\x00\x00"))
 		s.leave(s.rnd.IntN(2) == 0)
 		return s.acts
-	case 5: // all at once
+	case 5: // the proxy is gone in the middle of it
+		part := useNone[:1]
+		s.say(false, greetAuth)
+		if s.rnd.IntN(3) > 0 {
+			s.say(true, useNone)
+			s.say(false, toName("origin.test", 80))
+			part = replyOK[:1+s.rnd.IntN(len(replyOK)-1)]
+		}
+		s.acts = append(s.acts, act{true, doSend, part})
+		s.do(true, doClose)
+		s.do(false, doEnd)
+		return s.acts
+	case 6: // all at once
 		s.acts = append(s.acts, act{false, doSend, greetNone + toName("origin.test", 80)}, act{true, doReceive, greetNone + toName("origin.test", 80)})
 		s.say(true, useNone+replyOK)
 	default:

@@ -138,6 +138,22 @@ func (e *endpoints) addresses(host string) (all []netip.Addr) {
 	return all
 }
 
+// newest are the addresses that names have now, one for each.
+func (e *endpoints) newest() map[string]netip.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := make(map[string]netip.Addr, len(e.seen))
+	for host, addrs := range e.seen {
+		var last time.Time
+		for a, at := range addrs {
+			if have := out[host]; at.After(last) || at.Equal(last) && a.Less(have) {
+				out[host], last = a, at
+			}
+		}
+	}
+	return out
+}
+
 // known are the endpoints of exits, for the engine and for the programs. Of
 // several exits at one endpoint the first in file order counts.
 func (e *endpoints) known(exits []policy.Exit) (map[netip.AddrPort]*policy.Exit, []policy.Endpoint) {
@@ -167,6 +183,7 @@ func (e *endpoints) known(exits []policy.Exit) (map[netip.AddrPort]*policy.Exit,
 func (d *Daemon) redirect(p *policy.Policy) error {
 	byAddr, list := d.endpoints.known(p.Exits)
 	d.engine.SetEndpoints(byAddr)
+	d.engine.SetAddresses(d.endpoints.newest())
 	redirects := p.Redirects()
 	redirects.Endpoints = append(redirects.Endpoints, list...)
 	return d.kernel.Apply(redirects)

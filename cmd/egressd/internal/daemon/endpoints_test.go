@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -71,20 +72,21 @@ func TestEndpointsOverTime(t *testing.T) {
 		answer []string
 		want   []string
 		log    string
+		newest string
 	}{
-		{0, nil, []string{literal}, "no address yet"},
-		{time.Minute, []string{"192.0.2.2", "::ffff:192.0.2.1"}, []string{"192.0.2.1:8000 a", "192.0.2.1:8001 a", "192.0.2.2:8000 a", "192.0.2.2:8001 a", literal}, ""},
+		{0, nil, []string{literal}, "no address yet", ""},
+		{time.Minute, []string{"192.0.2.2", "::ffff:192.0.2.1"}, []string{"192.0.2.1:8000 a", "192.0.2.1:8001 a", "192.0.2.2:8000 a", "192.0.2.2:8001 a", literal}, "", "192.0.2.1"},
 		{2 * time.Minute, []string{"2001:db8::1"}, []string{"192.0.2.1:8000 a", "192.0.2.1:8001 a", "192.0.2.2:8000 a", "192.0.2.2:8001 a",
-			"[2001:db8::1]:8000 a", "[2001:db8::1]:8001 a", literal}, ""},
+			"[2001:db8::1]:8000 a", "[2001:db8::1]:8001 a", literal}, "", "2001:db8::1"},
 		{3 * time.Minute, nil, []string{"192.0.2.1:8000 a", "192.0.2.1:8001 a", "192.0.2.2:8000 a", "192.0.2.2:8001 a",
-			"[2001:db8::1]:8000 a", "[2001:db8::1]:8001 a", literal}, "keeps the addresses"},
+			"[2001:db8::1]:8000 a", "[2001:db8::1]:8001 a", literal}, "keeps the addresses", "2001:db8::1"},
 		{30 * time.Minute, []string{"192.0.2.1"}, []string{"192.0.2.1:8000 a", "192.0.2.1:8001 a", "192.0.2.2:8000 a", "192.0.2.2:8001 a",
-			"[2001:db8::1]:8000 a", "[2001:db8::1]:8001 a", literal}, ""},
+			"[2001:db8::1]:8000 a", "[2001:db8::1]:8001 a", literal}, "", "192.0.2.1"},
 		{61 * time.Minute, []string{"192.0.2.1"}, []string{"192.0.2.1:8000 a", "192.0.2.1:8001 a", "192.0.2.2:8000 a", "192.0.2.2:8001 a",
-			"[2001:db8::1]:8000 a", "[2001:db8::1]:8001 a", literal}, ""},
-		{61*time.Minute + 1, []string{"192.0.2.1"}, []string{"192.0.2.1:8000 a", "192.0.2.1:8001 a", "[2001:db8::1]:8000 a", "[2001:db8::1]:8001 a", literal}, ""},
-		{10 * time.Hour, nil, []string{"192.0.2.1:8000 a", "192.0.2.1:8001 a", literal}, "keeps the addresses"},
-		{11 * time.Hour, []string{"0.0.0.0", "127.101.0.9", "127.0.0.1"}, []string{"127.0.0.1:8000 a", "127.0.0.1:8001 a", literal}, "none can have"},
+			"[2001:db8::1]:8000 a", "[2001:db8::1]:8001 a", literal}, "", "192.0.2.1"},
+		{61*time.Minute + 1, []string{"192.0.2.1"}, []string{"192.0.2.1:8000 a", "192.0.2.1:8001 a", "[2001:db8::1]:8000 a", "[2001:db8::1]:8001 a", literal}, "", "192.0.2.1"},
+		{10 * time.Hour, nil, []string{"192.0.2.1:8000 a", "192.0.2.1:8001 a", literal}, "keeps the addresses", "192.0.2.1"},
+		{11 * time.Hour, []string{"0.0.0.0", "127.101.0.9", "127.0.0.1"}, []string{"127.0.0.1:8000 a", "127.0.0.1:8001 a", literal}, "none can have", "127.0.0.1"},
 	} {
 		log.Reset()
 		dns["gw.test"] = step.answer
@@ -93,6 +95,13 @@ func TestEndpointsOverTime(t *testing.T) {
 		e.forget(exits, now)
 		if got := shown(t, e, exits); !slices.Equal(got, step.want) {
 			t.Errorf("after %v: %q, want %q", step.at, got, step.want)
+		}
+		want := map[string]netip.Addr{}
+		if step.newest != "" {
+			want["gw.test"] = netip.MustParseAddr(step.newest)
+		}
+		if got := e.newest(); !maps.Equal(got, want) {
+			t.Errorf("after %v the newest are %v, want %v", step.at, got, want)
 		}
 		if !strings.Contains(log.String(), step.log) || step.log == "" && log.Len() > 0 {
 			t.Errorf("after %v the log has %q, want %q in it", step.at, log.String(), step.log)
