@@ -19,6 +19,9 @@ const (
 	NameWait             = "egressd_request_wait_seconds"
 	NameWaiting          = "egressd_requests_waiting"
 	NameConnections      = "egressd_connections_total"
+	NameRetransmits      = "egressd_retransmits_total"
+	NameHandshakes       = "egressd_handshakes_total"
+	NameHandshakeSeconds = "egressd_handshake_seconds_total"
 	NameUntouched        = "egressd_untouched_total"
 	NameBytes            = "egressd_bytes_total"
 	NameCooldown         = "egressd_cooldown_seconds"
@@ -77,6 +80,9 @@ var help = []struct {
 	{NameWait, "Time that requests waited in the gate before they were sent.", []string{"destination", "exit"}},
 	{NameWaiting, "Requests that wait in the gate now.", []string{"destination", "exit"}},
 	{NameConnections, "Attempts to connect, as the kernel saw them, by what became of them.", []string{"destination", "exit", "outcome"}},
+	{NameRetransmits, "TCP segments that clients' sockets sent again. Of a redirected connection that is the way to the proxy, on the loopback.", []string{"destination", "exit"}},
+	{NameHandshakes, "TCP handshakes of untouched connections whose time is in egressd_handshake_seconds_total.", []string{"destination", "exit"}},
+	{NameHandshakeSeconds, "Time from SYN to SYN-ACK of untouched connections, as the kernel measured it.", []string{"destination", "exit"}},
 	{NameUntouched, "Connections that went on untouched, by the gate of the connect hook that let them pass.", []string{"reason"}},
 	{NameBytes, "Payload bytes relayed; direction sent is towards the destination.", []string{"destination", "exit", "direction"}},
 	{NameCooldown, "Time until the lane opens again, the longest of all lanes with these labels; 0 if open.", []string{"destination", "exit"}},
@@ -207,11 +213,18 @@ func statusLabel(code string) string {
 }
 
 func (c *Collector) kernel(ch chan<- prometheus.Metric, k Kernel) {
-	connections := c.table(NameConnections)
+	connections, retransmits := c.table(NameConnections), c.table(NameRetransmits)
+	handshakes, seconds := c.table(NameHandshakes), c.table(NameHandshakeSeconds)
 	for _, n := range k.Connections {
-		connections.addAll(pair{n.Destination, n.Exit}, n.Outcomes)
+		p := pair{n.Destination, n.Exit}
+		connections.addAll(p, n.Outcomes)
+		retransmits.add(p, "", float64(n.Retransmits))
+		handshakes.add(p, "", float64(n.Handshakes))
+		seconds.add(p, "", n.HandshakeTime.Seconds())
 	}
-	connections.send(ch, prometheus.CounterValue)
+	for _, t := range []*table{connections, retransmits, handshakes, seconds} {
+		t.send(ch, prometheus.CounterValue)
+	}
 	untouched := make(map[string]uint64)
 	for _, n := range k.Untouched {
 		untouched[n.Label] += n.N

@@ -74,7 +74,7 @@ func full() *fake {
 		},
 		kernel: Kernel{
 			Connections: []Connections{
-				{Destination: "store", Exit: "direct", Outcomes: []Count{{"redirected", 5}, {"untouched", 1}, {"held", 0}, {"refused", 0}}},
+				{Destination: "store", Exit: "direct", Outcomes: []Count{{"redirected", 5}, {"untouched", 1}, {"held", 0}, {"refused", 0}}, Retransmits: 2, Handshakes: 1, HandshakeTime: 30 * time.Millisecond},
 				{Destination: Other, Exit: "direct", Outcomes: []Count{{"redirected", 0}, {"untouched", 2}, {"held", 0}, {"refused", 0}}},
 			},
 			Untouched: []Count{{"stale_heartbeat", 1}, {"no_listener", 0}},

@@ -105,6 +105,11 @@ type Connections struct {
 	Destination string
 	Exit        string
 	Outcomes    []Count
+	Retransmits uint64 // segments that the clients' sockets sent again
+	// Handshakes of connections that the proxy has no part in, and the time
+	// that they took in all.
+	Handshakes    uint64
+	HandshakeTime time.Duration
 }
 
 // ProgramTime is the time that one kernel program has run.

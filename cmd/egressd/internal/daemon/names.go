@@ -5,6 +5,7 @@ package daemon
 import (
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/metrics"
@@ -37,7 +38,11 @@ type destination struct {
 type labelled struct{ label, exit string }
 
 // outcomes are attempts to connect, by what became of them.
-type outcomes struct{ redirected, untouched, refused uint64 }
+type outcomes struct {
+	redirected, untouched, refused uint64
+	retransmits, handshakes        uint64
+	handshakeTime                  time.Duration
+}
 
 // saw notes that addr showed a name which label stands for.
 func (n *names) saw(addr netip.AddrPort, label string) {
@@ -91,6 +96,9 @@ func (n *names) count(all []loader.Destination) []metrics.Connections {
 		total.redirected += grown(d.Redirected, last.Redirected)
 		total.untouched += grown(d.Untouched, last.Untouched)
 		total.refused += grown(d.Refused, last.Refused)
+		total.retransmits += grown(d.Retransmits, last.Retransmits)
+		total.handshakes += grown(d.Handshakes, last.Handshakes)
+		total.handshakeTime += time.Duration(grown(uint64(d.HandshakeTime), uint64(last.HandshakeTime)))
 		n.last[key] = d
 	}
 	out := make([]metrics.Connections, 0, len(n.totals))
@@ -104,6 +112,9 @@ func (n *names) count(all []loader.Destination) []metrics.Connections {
 				{Label: "held", N: 0}, // connections are held by the proxy, not in the kernel
 				{Label: "refused", N: t.refused},
 			},
+			Retransmits:   t.retransmits,
+			Handshakes:    t.handshakes,
+			HandshakeTime: t.handshakeTime,
 		})
 	}
 	return out

@@ -5,6 +5,7 @@ package daemon
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/metrics"
@@ -64,5 +65,16 @@ func TestNamesAreBounded(t *testing.T) {
 		if len(n.labels) > maxNames {
 			t.Fatalf("got %d labels, want at most %d", len(n.labels), maxNames)
 		}
+	}
+}
+
+func TestNamesSumHandshakes(t *testing.T) {
+	var n names
+	for _, total := range []uint64{1, 3, 3} {
+		n.count([]loader.Destination{{Dest: addrA, Exit: "direct", Retransmits: total, Handshakes: total, HandshakeTime: time.Duration(total) * time.Millisecond}})
+	}
+	got := n.count(nil)
+	if len(got) != 1 || got[0].Retransmits != 3 || got[0].Handshakes != 3 || got[0].HandshakeTime != 3*time.Millisecond {
+		t.Errorf("got %+v, want 3 of each", got)
 	}
 }
