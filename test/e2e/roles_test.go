@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // roleName is the variable that makes this test binary play a client, so that
@@ -153,56 +155,34 @@ func probe(addr string, span, pause time.Duration, out io.Writer) error {
 	}
 }
 
-// redirectedNow reports whether the kernel knows the peer of one of our sockets,
-// by its own port, as a token of egressd, whatever getpeername says.
-func redirectedNow(local net.Addr) bool {
+// redirectedNow reports whether the kernel has a token of egressd for the peer of
+// one of our sockets, whatever getpeername says.
+func redirectedNow(conn net.Conn) bool {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	var st unix.Stat_t
+	if err := raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &st) }); err != nil {
+		return false
+	}
 	text, err := os.ReadFile("/proc/self/net/tcp")
 	if err != nil {
 		return false
 	}
-	// Addresses are written as the words that they are in memory.
-	own := fmt.Sprintf(":%04X", local.(*net.TCPAddr).Port)
 	for line := range strings.Lines(string(text)) {
+		// Local and remote address are fields 1 and 2, the inode is field 9.
+		// Addresses are written as the words that they are in memory.
 		f := strings.Fields(line)
-		if len(f) > 3 && strings.HasSuffix(f[1], own) && strings.HasSuffix(strings.Split(f[2], ":")[0], "657F") {
-			return true
+		if len(f) > 9 && f[9] == strconv.FormatUint(st.Ino, 10) {
+			return strings.HasSuffix(strings.Split(f[2], ":")[0], "657F")
 		}
 	}
 	return false
 }
 
-func try(addr string) (a attempt) {
-	begin := time.Now()
-	defer func() { a.At, a.Took = begin.UnixNano(), int64(time.Since(begin)) }()
-	failed := func(where string, err error) attempt {
-		a.Where, a.Error = where, err.Error()
-		return a
-	}
-	conn, err := net.DialTimeout("tcp", addr, 5*time.Second)
-	if err != nil {
-		return failed("connect", err)
-	}
-	defer conn.Close()
-	a.Peer = conn.RemoteAddr().String()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return failed("connect", err)
-	}
-	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", addr); err != nil {
-		return failed("write", err)
-	}
-	text, err := io.ReadAll(conn)
-	if err != nil {
-		return failed("read", err)
-	}
-	head, body, ok := cutHead(text)
-	if !ok {
-		return failed("read", fmt.Errorf("no answer: %q", text))
-	}
-	if _, err := fmt.Sscanf(head, "HTTP/1.1 %d", &a.Status); err != nil {
-		return failed("read", err)
-	}
-	// The proxy's socket may by chance have the port of ours.
-	a.Native = body == conn.LocalAddr().String() && !redirectedNow(conn.LocalAddr())
+// The proxy's socket may by chance have the port of ours.
+	a.Native = body == conn.LocalAddr().String() && !redirectedNow(conn)
 	return a
 }
 
