@@ -142,9 +142,9 @@ type attempt struct {
 	Where  string // that the error came from: connect, write or read
 }
 
-// probe makes one connection after the other, at least one, each with one request to an
-// origin that answers with the address that it sees. Each takes at most
-// five seconds.
+// probe makes one connection after the other, at least one, each with one
+// request to an origin that answers with the address that it sees. Each takes
+// at most five seconds.
 func probe(addr string, span, pause time.Duration, out io.Writer) error {
 	enc := json.NewEncoder(out)
 	for end := time.Now().Add(span); ; time.Sleep(pause) {
@@ -181,7 +181,37 @@ func redirectedNow(conn net.Conn) bool {
 	return false
 }
 
-// The proxy's socket may by chance have the port of ours.
+func try(addr string) (a attempt) {
+	begin := time.Now()
+	defer func() { a.At, a.Took = begin.UnixNano(), int64(time.Since(begin)) }()
+	failed := func(where string, err error) attempt {
+		a.Where, a.Error = where, err.Error()
+		return a
+	}
+	conn, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	if err != nil {
+		return failed("connect", err)
+	}
+	defer conn.Close()
+	a.Peer = conn.RemoteAddr().String()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return failed("connect", err)
+	}
+	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", addr); err != nil {
+		return failed("write", err)
+	}
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		return failed("read", err)
+	}
+	head, body, ok := cutHead(text)
+	if !ok {
+		return failed("read", fmt.Errorf("no answer: %q", text))
+	}
+	if _, err := fmt.Sscanf(head, "HTTP/1.1 %d", &a.Status); err != nil {
+		return failed("read", err)
+	}
+	// The proxy's socket may by chance have the port of ours.
 	a.Native = body == conn.LocalAddr().String() && !redirectedNow(conn)
 	return a
 }
