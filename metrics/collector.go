@@ -31,6 +31,7 @@ const (
 	NameExitRate         = "egressd_exit_requests_per_second"
 	NameLockstep         = "egressd_lockstep_score"
 	NameExitBytes        = "egressd_exit_bytes_total"
+	NameExitSwitches     = "egressd_exit_switches_total"
 	NameExitMismatch     = "egressd_exit_mismatch_total"
 	NameProgramSeconds   = "egressd_program_seconds_total"
 	NameBuildInfo        = "egressd_build_info"
@@ -92,6 +93,7 @@ var help = []struct {
 	{NameExitRate, "Requests that the exit sent within each second since its first.", []string{"exit"}},
 	{NameLockstep, "How far the requests of the exit come in bursts that return after the delay that was last asked, 0 to 1; above 0.6 its clients are in lockstep.", []string{"exit"}},
 	{NameExitBytes, "Bytes to and from the exit as its provider meters them, what opens tunnels included, by what came of the exchange.", []string{"destination", "exit", "direction", "outcome"}},
+	{NameExitSwitches, "Requests of the pool that left by another exit, as the one whose turn it was is closed.", []string{"from", "to", "pool"}},
 	{NameExitMismatch, "Connections that were reset because they would not have left by the exit that the client's own would have had.", nil},
 	{NameProgramSeconds, "Time that the kernel program has run.", []string{"program"}},
 	{NameBuildInfo, "1, with the version of the binary in its labels.", []string{"version", "revision", "goversion"}},
@@ -195,6 +197,11 @@ func (c *Collector) tallies(ch chan<- prometheus.Metric, all Tallies) {
 	}
 	seconds.send(ch)
 	lockstep.send(ch, prometheus.GaugeValue)
+	switches := c.table(NameExitSwitches)
+	for _, s := range all.Switches {
+		switches.add(pair{s.From, s.To}, s.Pool, float64(s.N))
+	}
+	switches.send(ch, prometheus.CounterValue)
 	c.counter(ch, NameExitMismatch, float64(all.ExitMismatches))
 }
 

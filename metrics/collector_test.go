@@ -70,6 +70,11 @@ func full() *fake {
 					Bounds: []float64{0, 1, 2}, Counts: []uint64{4, 2, 1, 1}, Sum: 9, Fine: map[int]int64{0: 2, 8: 1, 19: 1},
 				}},
 			},
+			Switches: []ExitSwitches{
+				{Pool: "residential", From: "E-017", To: "E-018", N: 4},
+				{Pool: "residential", From: "E-018", To: "E-017", N: 1},
+				{Pool: "residential", From: "E-017", To: "E-018", N: 2},
+			},
 			ExitMismatches: 6,
 		},
 		kernel: Kernel{
@@ -143,6 +148,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	src := &fake{}
 	for i := range pairs {
 		name := fmt.Sprintf("host-%d", i)
+		src.tallies.Switches = append(src.tallies.Switches, ExitSwitches{Pool: "residential", From: name, To: "direct", N: 1})
 		src.lanes = append(src.lanes, Lane{Destination: name, Exit: "direct", Waiting: 1})
 		src.tallies.Pairs = append(src.tallies.Pairs, Tally{
 			Destination: name, Exit: "direct", Requests: []Count{{"200", 1}},
@@ -157,6 +163,7 @@ func TestSeriesAreBounded(t *testing.T) {
 			{NameWaiting, limit + 1},
 			{NameRequests, limit + 1},
 			{NameBytes, 2 * (limit + 1)},
+			{NameExitSwitches, limit + 1},
 		} {
 			if got := testutil.CollectAndCount(c, tt.family); got != tt.want {
 				t.Errorf("%s: got %d series, want %d", tt.family, got, tt.want)

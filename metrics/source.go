@@ -47,6 +47,9 @@ type Lane struct {
 type Tallies struct {
 	Pairs []Tally
 	Exits []ExitSeconds
+	// Switches count requests of pools that left by another exit than the one
+	// whose turn it was.
+	Switches []ExitSwitches
 	// ExitMismatches counts connections whose exit could not be kept.
 	ExitMismatches uint64
 	// Dropped counts the keys for which the source itself had no room.
@@ -90,6 +93,13 @@ type ExitSeconds struct {
 	// says that there is one.
 	Lockstep    float64
 	HasLockstep bool
+}
+
+// ExitSwitches is a number of requests of a pool that left by the exit To, as
+// From was closed. Those with the same labels are added up.
+type ExitSwitches struct {
+	Pool, From, To string
+	N              uint64
 }
 
 // Kernel is what the programs counted.

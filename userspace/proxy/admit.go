@@ -20,7 +20,12 @@ import (
 // admitRequest takes the pending request to its gate.
 func (c *conn) admitRequest() {
 	e := c.l.p.cfg.Engine
-	if c.outside() {
+	switch {
+	case c.pooled():
+		if !c.takesPart() {
+			return
+		}
+	case c.outside():
 		c.throughRequest(c.client.buf[c.client.r : c.client.r+c.req.Len])
 	}
 	if !c.knowHost() {
@@ -28,10 +33,9 @@ func (c *conn) admitRequest() {
 		return
 	}
 	f := c.facts()
-	if c.tunnels() {
-		c.lanes = e.Select(c.lanes[:0], &f, policy.ForOpaque, c.l.now)
-		c.enter()
-		return
+	if c.pooled() {
+		c.choose(&f)
+		c.turnToExit()
 	}
 	if c.via == nil && c.first && c.toItself() && !e.Wants(f.Host, f.Dest) {
 		// No budget wants anything that this connection could carry.
@@ -40,15 +44,25 @@ func (c *conn) admitRequest() {
 		c.goAhead()
 		return
 	}
-	c.lanes = e.Select(c.lanes[:0], &f, policy.ForRequest, c.l.now)
-	if c.first {
-		c.lanes = e.Select(c.lanes, &f, policy.ForHTTPConnection, c.l.now)
-	}
+	c.selectLanes(&f)
 	if c.inside() {
 		c.enterInside()
 		return
 	}
 	c.enter()
+}
+
+// selectLanes finds the lanes of the pending request.
+func (c *conn) selectLanes(f *policy.Facts) {
+	e := c.l.p.cfg.Engine
+	if c.tunnels() {
+		c.lanes = e.Select(c.lanes[:0], f, policy.ForOpaque, c.l.now)
+		return
+	}
+	c.lanes = e.Select(c.lanes[:0], f, policy.ForRequest, c.l.now)
+	if c.first {
+		c.lanes = e.Select(c.lanes, f, policy.ForHTTPConnection, c.l.now)
+	}
 }
 
 // toItself says that the pending request is for the server that it goes to.
@@ -57,6 +71,10 @@ func (c *conn) toItself() bool { return c.req.Form == http1.Origin || c.req.Form
 // admitOpaque takes a connection whose inside is not seen to its gate. What goes
 // to a proxy has that for its host; what goes through a tunnel has been there.
 func (c *conn) admitOpaque(host string) {
+	if c.pooled() {
+		c.foreign()
+		return
+	}
 	c.opaque = true
 	if c.inside() {
 		c.goAhead()
@@ -126,9 +144,11 @@ func (c *conn) decided() {
 		c.goAhead()
 	case gate.Refused:
 		c.pending = &c.waiter
-		if c.owed() {
+		switch {
+		case c.pooled() && out.Lane.Key.Exit != "" && c.elsewhere():
+		case c.owed():
 			c.fallBack()
-		} else {
+		default:
 			c.refuse(out)
 		}
 	}

@@ -101,7 +101,7 @@ type conn struct {
 	resp    http1.ResponseHead
 	resBody http1.Body
 
-	via     *via   // nil: the destination is no proxy that the policy names
+	via     *via   // nil: the destination is no proxy that the policy names, and no pool
 	hostRaw []byte // the Host of the last request as sent …
 	host    string // … and in canonical form
 	first   bool   // no request was admitted yet
@@ -141,7 +141,9 @@ func newConn(l *loop, slot int32, fd int, ns *dial.Netns, flow policy.Flow, remo
 	c.waiter.Notify = func() { l.postGranted(c) }
 	c.waiter.Client = policy.Client{Process: flow.PID, UID: flow.UID, Cgroup: flow.Cgroup}
 	c.way, c.wayErr = c.route()
-	if exit := l.p.cfg.Engine.Endpoint(flow.Dest); exit != nil {
+	if pool := l.p.cfg.Engine.Pool(flow.Dest); pool != nil {
+		c.via = newPooled(c, pool)
+	} else if exit := l.p.cfg.Engine.Endpoint(flow.Dest); exit != nil {
 		c.via = newVia(c, exit)
 	} else {
 		c.flow.Exit = c.localExit()
@@ -165,7 +167,7 @@ func (c *conn) event(which int, gen int32, events uint32) {
 		return
 	}
 	if events&unix.EPOLLPRI != 0 {
-		s.urgent = true
+		s.urgent, s.bulk = true, false
 	}
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		s.readable = true
@@ -335,6 +337,7 @@ func (c *conn) end(resetClient, resetUp bool) {
 	c.unhold()
 	c.exchanged()
 	c.calm()
+	c.dialDone()
 	c.l.timers.stop(&c.timer)
 	if resetClient {
 		reset(c.client.fd)
@@ -380,6 +383,9 @@ func (c *conn) timedOut() {
 		// yet: either way it may have its connection.
 		if c.outside() && c.client.pending() > 0 {
 			return // a handshake began, which has a time limit of its own
+		}
+		if c.pooled() {
+			return // who is to be spoken to, only a request tells
 		}
 		if c.up.fd < 0 {
 			if c.dial() {

@@ -12,6 +12,7 @@ import (
 // for what goes through it first.
 type metered struct {
 	open           bool
+	tally          *policy.Tally // where it is counted once it began, whatever exit the next attempt goes by
 	outcome        policy.Outcome
 	known          bool  // outcome is
 	sent, received int64 // bytes that are not accounted yet
@@ -34,7 +35,7 @@ func (c *conn) note() {
 	if c.sent|c.received|c.x.received == 0 {
 		return
 	}
-	t := c.tally()
+	t := c.exchangeTally()
 	t.AddBytes(policy.Sent, uint64(c.sent))
 	t.AddBytes(policy.Received, uint64(c.received))
 	c.x.sent += c.sent
@@ -45,18 +46,26 @@ func (c *conn) note() {
 	}
 }
 
+// exchangeTally is where the exchange is counted.
+func (c *conn) exchangeTally() *policy.Tally {
+	if c.x.tally != nil {
+		return c.x.tally
+	}
+	return c.tally()
+}
+
 // exchanged ends the exchange.
 func (c *conn) exchanged() {
 	c.note()
-	x := c.x
+	x, t := c.x, c.exchangeTally()
 	c.x = metered{}
 	if !x.known {
 		x.outcome = policy.Failed
 	}
 	switch {
 	case x.open:
-		c.tally().AddExchange(x.outcome, uint64(x.sent), uint64(x.received))
+		t.AddExchange(x.outcome, uint64(x.sent), uint64(x.received))
 	case x.sent|x.received != 0: // of a handshake that came to nothing
-		c.tally().AddPart(x.outcome, uint64(x.sent), uint64(x.received))
+		t.AddPart(x.outcome, uint64(x.sent), uint64(x.received))
 	}
 }

@@ -64,7 +64,8 @@ type loop struct {
 	timers    timers
 	now       ledger.Time
 	nextNote  ledger.Time
-	spare     int // a descriptor kept back for the day when there are none
+	spare     int    // a descriptor kept back for the day when there are none
+	head      []byte // memory for a request head that is rewritten
 
 	turns      atomic.Uint64 // made so far; watched from outside
 	turned     atomic.Uint64 // when the last one began, a ledger.Time
@@ -297,7 +298,7 @@ func (l *loop) drained() bool {
 			c.fallBack()
 			c.advance()
 			done = false
-		case c.rq == rqHeld || c.rq == rqSniff || c.rq == rqSOCKS:
+		case c.rq == rqHeld || c.rq == rqSniff || c.rq == rqSOCKS && !c.via.asked:
 			c.abort() // nothing of the exchange has reached the origin
 		default:
 			done = false

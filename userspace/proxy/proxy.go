@@ -71,6 +71,10 @@ type Config struct {
 	// tunnel through a proxy, or answers it; default 30 s.
 	HandshakeTime time.Duration
 
+	// ConnectTime is how long a connection to the proxy of a pool's exit may take
+	// to stand before another exit is tried; default 5 s.
+	ConnectTime time.Duration
+
 	// Hung is called when an event loop has made no turn for some seconds. The
 	// default panics: only the end of the process frees the loop's clients.
 	Hung func(loop int)
@@ -100,6 +104,9 @@ func New(cfg Config) (_ *Proxy, err error) {
 	}
 	if cfg.HandshakeTime == 0 {
 		cfg.HandshakeTime = handshakeTime
+	}
+	if cfg.ConnectTime == 0 {
+		cfg.ConnectTime = connectTime
 	}
 	if cfg.Hung == nil {
 		cfg.Hung = die

@@ -119,7 +119,7 @@ func (c *conn) sniff(b []byte) bool {
 		c.calm()
 		c.rq = rqHead
 	case sniff.SOCKS4, sniff.SOCKS5:
-		if c.outside() {
+		if c.outside() && !c.pooled() {
 			c.startSOCKS()
 			return true
 		}

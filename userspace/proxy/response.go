@@ -41,7 +41,7 @@ func (c *conn) upstreamWriteFailed(errno unix.Errno) {
 	u.reset = errno != unix.EPIPE // that is: it came behind a FIN
 	switch {
 	case c.rq == rqReplay:
-		c.again.left = nil
+		c.again.left, c.again.body = nil, nil
 		c.rq = rqDone
 		if c.rs != rsHead && !c.keeping() {
 			c.forget()
@@ -143,6 +143,9 @@ func (c *conn) lookBack() (moved bool) {
 			case rqHead:
 				// An answer that nobody asked for, like a 408 before the
 				// connection closes. It goes on as it is, and is the last.
+				if c.idleEnded() {
+					return true
+				}
 				c.unframed()
 			case rqHeld:
 				if c.opaque || !c.fixed() {
@@ -298,6 +301,8 @@ func (c *conn) upstreamEnded() bool {
 	case c.rs == rsSOCKS:
 		c.hungUp()
 		return true
+	case c.idleEnded():
+		return true
 	case c.rs == rsIdle && c.rq == rqHeld:
 		// The origin gave up an idle connection while the next request is
 		// held here. The client had no share in that: a new one is made when
@@ -416,6 +421,7 @@ func (c *conn) upstreamBroke() {
 	switch {
 	case c.fixed() && c.owed():
 		c.fallBack()
+	case c.idleEnded():
 	case c.rs == rsIdle && c.rq == rqHeld && !c.fixed() && !(c.opaque && c.up.pending() > 0):
 		c.forgetUpstream()
 	case c.rs == rsKept:

@@ -46,7 +46,9 @@ const (
 type replay struct {
 	request  []byte // as it was sent, head and body
 	most     int64  // bytes that request may have
-	left     []byte // of request: still to be sent again
+	headLen  int    // bytes of its head
+	left     []byte // of request: still to be sent again …
+	body     []byte // … and then this
 	attempts int    // made so far
 	opening  bool   // the first was the first of its connection
 	expects  bool   // its client waits for an answer before it sends the body
@@ -90,6 +92,7 @@ func (c *conn) remember(opening bool) {
 	}
 	c.again = &replay{
 		most:     int64(len(head)) + rule.MaxBody,
+		headLen:  len(head),
 		attempts: 1,
 		opening:  opening,
 		expects:  c.req.Expect100,
@@ -308,7 +311,7 @@ func (c *conn) repeat() {
 	}
 	now := c.l.p.cfg.Now()
 	opens := c.reselect()
-	another := opens || c.resp.Close || c.rq == rqReplay || cl.ok > 0 // it ends, or does not have the whole request
+	another := opens || c.strays() || c.resp.Close || c.rq == rqReplay || cl.ok > 0 // it ends, or does not have the whole request
 	if another && c.fixed() || c.l.draining || u.pending() > c.kept || !c.inTime(now) || !c.l.p.reserve(c.kept) {
 		c.passOn() // with what follows it, if that is why
 		return
@@ -323,7 +326,7 @@ func (c *conn) repeat() {
 	if another {
 		c.forgetUpstream()
 	}
-	if opens {
+	if opens || c.strays() {
 		c.unhold()
 	}
 	cl.r += cl.ok
@@ -340,6 +343,7 @@ func (c *conn) reenter(now ledger.Time) {
 	c.rq, c.rs = rqDone, rsIdle
 	c.wrote = false
 	c.waiter.Since = r.since
+	c.countBy()
 	switch c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, now).State {
 	case gate.Granted:
 		c.admitted = true
@@ -357,9 +361,12 @@ func (c *conn) reselect() (opens bool) {
 	r, e := c.again, c.l.p.cfg.Engine
 	http1.ParseRequest(&c.req, r.request, 0) // which it was already, without an error
 	f := c.facts()
+	if c.pooled() {
+		c.choose(&f)
+	}
 	c.lanes = e.Select(c.lanes[:0], &f, policy.ForRequest, c.l.now)
 	n := len(c.lanes)
-	if r.opening {
+	if r.opening || c.strays() {
 		c.lanes = e.Select(c.lanes, &f, policy.ForHTTPConnection, c.l.now)
 	}
 	return len(c.lanes) > n
@@ -369,7 +376,13 @@ func (c *conn) reselect() (opens bool) {
 // now looks. To ask the gate itself would count a refusal where the client sees
 // none.
 func (c *conn) inTime(now ledger.Time) bool {
-	enforced := false
+	fits, held := c.fits(c.again.since, now)
+	return fits && held
+}
+
+// fits reports whether the lanes of a request that first came at since would let
+// it go soon enough, and whether any of them may hold it.
+func (c *conn) fits(since, now ledger.Time) (fits, enforced bool) {
 	after, most := time.Duration(0), time.Duration(math.MaxInt64)
 	for _, l := range c.lanes {
 		if !l.Enforced() {
@@ -383,19 +396,22 @@ func (c *conn) inTime(now ledger.Time) bool {
 			continue // it bounds no wait that a budget of the file bounds
 		}
 		if wait > 0 && ahead >= int64(queue.Max) {
-			return false
+			return false, true
 		}
 		after = max(after, wait)
 		most = min(most, queue.MaxWait)
 	}
-	return enforced && now.Sub(c.again.since)+after <= most
+	return now.Sub(since)+after <= most, enforced
 }
 
 // resend sends the copy, over the connection that stands.
 func (c *conn) resend() {
 	r := c.again
 	r.reused = c.up.gen == r.last
-	r.left = r.request
+	r.left, r.body = r.request, nil
+	if c.pooled() {
+		r.left, r.body = appendLogin(nil, r.request[:r.headLen], c.via.pool.line()), r.request[r.headLen:]
+	}
 	c.rq, c.seen = rqReplay, 0
 	if r.void {
 		r.void = false // it was counted
@@ -428,7 +444,9 @@ func (c *conn) sendAgain() (moved bool) {
 			c.upstreamWriteFailed(errno)
 			return true
 		}
-		r.left = r.left[n:]
+		if r.left = r.left[n:]; len(r.left) == 0 {
+			r.left, r.body = r.body, nil
+		}
 		c.sent += int64(n)
 		c.wrote, moved = true, true
 	}

@@ -33,7 +33,7 @@ func (c *conn) localExit() string {
 // route is the way that the client's own socket would go.
 func (c *conn) route() (dial.Route, error) {
 	f := &c.flow
-	return c.ns.Route(f.Dest, f.Mark, f.UID, f.Ifindex, f.Source)
+	return c.ns.Route(c.goal(), f.Mark, f.UID, f.Ifindex, f.Source)
 }
 
 // checkExit sees that the upstream connection leaves by the client's exit: the

@@ -47,6 +47,8 @@ func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
 	if p.held == 0 && from.readable && !from.eof {
 		n, errno := splice(from.fd, p.w, pipeSize)
 		switch {
+		case errno == unix.EAGAIN && from.urgent:
+			moved = true // it stops before urgent data, which a read passes
 		case errno == unix.EAGAIN:
 			from.readable = false
 		case errno == 0 && n == 0:
@@ -64,7 +66,7 @@ func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
 				c.heard()
 				c.x.received += int64(n)
 			}
-			from.bulk = n >= bufferSize/2
+			from.bulk = n >= bufferSize/2 && !from.urgent
 			moved = true
 		}
 	}

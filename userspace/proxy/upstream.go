@@ -47,7 +47,7 @@ func (c *conn) goAhead() {
 func (c *conn) begin() {
 	opening := c.first && !c.inside()
 	c.first = false
-	c.x.open = true
+	c.x.open, c.x.tally = true, c.tally()
 	if c.opaque {
 		c.outcomeIs(policy.Unseen)
 		if c.admitted {
@@ -74,17 +74,25 @@ func (c *conn) begin() {
 		return
 	}
 	c.rq = rqSend
-	c.client.ok = c.req.Len
 	if c.reqBody.Done() {
 		c.rq = rqDone
 	}
+	n := c.req.Len
 	c.remember(opening)
+	if c.pooled() {
+		n = c.logIn(n)
+	}
+	c.client.ok = n
 }
 
 // dial starts the upstream connection. It reports false when the connection
 // had to be given up.
 func (c *conn) dial() bool {
-	fd, err := dial.Start(&c.flow, c.ns)
+	flow, err := c.upstreamFlow()
+	fd := -1
+	if err == nil {
+		fd, err = dial.Start(&flow, c.ns)
+	}
 	if err != nil {
 		c.unreachable(err)
 		return false
@@ -95,6 +103,7 @@ func (c *conn) dial() bool {
 		c.unreachable(err)
 		return false
 	}
+	c.dialing()
 	return true
 }
 
@@ -111,6 +120,7 @@ func (c *conn) dialed() {
 		return
 	}
 	c.connected = true
+	c.dialDone()
 	if c.rq == rqDial {
 		c.begin()
 	}
@@ -118,16 +128,24 @@ func (c *conn) dialed() {
 
 // unreachable tells the client as honestly as is left: it believes to be
 // connected, so it gets a reset, and its next connect() goes untouched and
-// shows the kernel's own error.
+// shows the kernel's own error. Of a pool nobody else could show anything.
 func (c *conn) unreachable(err error) {
 	p := c.l.p
 	kind := policy.EventUnreachable
 	if errors.Is(err, dial.ErrExit) {
 		kind = policy.EventExitMismatch
 	}
-	p.event(policy.Event{At: c.l.now, Kind: kind, Lane: c.laneID(), Detail: c.flow.Dest.String() + ": " + err.Error()})
+	p.event(policy.Event{At: c.l.now, Kind: kind, Lane: c.laneID(), Detail: c.goalName() + ": " + err.Error()})
+	if c.pooled() && kind == policy.EventUnreachable {
+		c.exitFailed(err)
+		return
+	}
 	if c.owed() {
 		c.fallBack()
+		return
+	}
+	if c.pooled() {
+		c.abort()
 		return
 	}
 	if e := p.cfg.Kernel.Negative(c.flow.Netns, c.flow.Dest, c.l.now.Add(negativeTime)); e != nil {
@@ -152,6 +170,7 @@ func (c *conn) dropUpstream() {
 	if u.fd < 0 {
 		return
 	}
+	c.dialDone()
 	if u.pipe != nil {
 		c.l.pipes.put(u.pipe)
 	}

@@ -35,8 +35,9 @@ const handshakeTime = 30 * time.Second
 
 // via is what is known of a connection to a forward proxy.
 type via struct {
-	exit *policy.Exit
-	user string // that told through
+	pool *pooled      // nil: the connection goes to the proxy of one exit
+	exit *policy.Exit // that of the chosen member of a pool; nil before there is one
+	user string       // that told through
 	policy.Through
 	login bool // the pending request came with a user name and a password
 
@@ -62,10 +63,17 @@ type via struct {
 
 // newVia is for a new connection to the proxy of an exit.
 func newVia(c *conn, exit *policy.Exit) *via {
-	v := &via{exit: exit}
+	v := newHandshake(c)
+	v.exit = exit
+	v.Through = exit.Through(c.flow.Dest.Port(), "")
+	return v
+}
+
+// newHandshake is what each via begins with.
+func newHandshake(c *conn) *via {
+	v := new(via)
 	v.deadline.fire = c.tooSlow
 	v.more.Notify, v.more.Client = c.waiter.Notify, c.waiter.Client
-	v.Through = exit.Through(c.flow.Dest.Port(), "")
 	return v
 }
 
@@ -184,9 +192,17 @@ func (c *conn) breakHandshake(why string) {
 	c.tally().CountRefused(policy.RefusedFraming)
 	c.l.p.event(policy.Event{
 		At: c.l.now, Kind: policy.EventRefused, Lane: c.laneID(),
-		Detail: "handshake of pid " + strconv.FormatUint(uint64(c.flow.PID), 10) + " with exit " + c.via.exit.Identity() + ": " + why,
+		Detail: "handshake of pid " + strconv.FormatUint(uint64(c.flow.PID), 10) + " with " + c.via.name() + ": " + why,
 	})
 	c.abort()
+}
+
+// name is whom the client speaks to, for people.
+func (v *via) name() string {
+	if v.pool != nil && !v.inside {
+		return "pool " + v.pool.picker.Pool.Name
+	}
+	return "exit " + v.exit.Identity()
 }
 
 // connects reports whether b may be the beginning of a CONNECT.

@@ -73,6 +73,9 @@ func (s source) Tallies() metrics.Tallies {
 		e.Lockstep, e.HasLockstep = m.Lockstep(now)
 		out.Exits = append(out.Exits, e)
 	}
+	for _, w := range s.d.engine.Switches() {
+		out.Switches = append(out.Switches, metrics.ExitSwitches{Pool: w.Pool, From: w.From, To: w.To, N: w.Count()})
+	}
 	out.ExitMismatches = s.d.mismatches.Load()
 	out.Dropped = s.d.engine.Dropped()
 	return out
