@@ -40,6 +40,12 @@ func newOrigin(t testing.TB) *origin {
 // serve has h answer on a free port of 127.0.0.1 and ::1, which it returns.
 func serve(t testing.TB, h http.Handler) (port int) {
 	t.Helper()
+	return serveBy(t, h, (*httptest.Server).Start)
+}
+
+// serveBy is serve with servers that start starts.
+func serveBy(t testing.TB, h http.Handler, start func(*httptest.Server)) (port int) {
+	t.Helper()
 	listeners, err := listenBoth()
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +54,7 @@ func serve(t testing.TB, h http.Handler) (port int) {
 		server := httptest.NewUnstartedServer(h)
 		server.Listener.Close()
 		server.Listener = ln
-		server.Start()
+		start(server)
 		t.Cleanup(func() {
 			server.CloseClientConnections()
 			server.Close()

@@ -49,11 +49,14 @@ func TestTLSIsPaced(t *testing.T) {
 			var mu sync.Mutex
 			var at []time.Time
 			conns := map[string]bool{}
-			port := serveTLS(t, func(_ http.ResponseWriter, r *http.Request) {
+			port := serveBy(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				mu.Lock()
 				defer mu.Unlock()
 				at = append(at, time.Now())
 				conns[r.RemoteAddr] = true
+			}), func(s *httptest.Server) {
+				s.EnableHTTP2 = true
+				s.StartTLS()
 			})
 			d := newDaemon(t, scope, fmt.Sprintf(
 				"  - {name: all, match: {hosts: [localhost], ports: [%d]}, rate: 4/s}", port))
@@ -72,28 +75,6 @@ func TestTLSIsPaced(t *testing.T) {
 			t.Logf("%d units for 6 requests on %d connections, within %v", l.Granted, len(conns), at[5].Sub(at[0]))
 		})
 	}
-}
-
-// serveTLS has h answer by HTTP/1.1 and 2 over TLS on a free port of 127.0.0.1
-// and ::1, which it returns.
-func serveTLS(t testing.TB, h http.HandlerFunc) (port int) {
-	t.Helper()
-	listeners, err := listenBoth()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, ln := range listeners {
-		server := httptest.NewUnstartedServer(h)
-		server.Listener.Close()
-		server.Listener = ln
-		server.EnableHTTP2 = true
-		server.StartTLS()
-		t.Cleanup(func() {
-			server.CloseClientConnections()
-			server.Close()
-		})
-	}
-	return listeners[0].Addr().(*net.TCPAddr).Port
 }
 
 // TestTLSFingerprint compares what the origin sees of a client's TLS with and
