@@ -32,7 +32,7 @@ import (
 // connection is like any other through a proxy.
 
 const (
-	// connectTime is the default for how long an upstream connection to the proxy of a pool's
+	// connectTime is the default for how long a connection to the proxy of a pool's
 	// exit may take to stand: long enough for two lost SYNs (RFC 6298 §2.1). The
 	// client believes to be connected, so no timeout of its own looks after this.
 	connectTime = 5 * time.Second

@@ -44,7 +44,7 @@ const (
 // replay is a request that can be sent again, and the answer that its client
 // is owed.
 type replay struct {
-	request  []byte // as it was sent, head and body
+	request  []byte // as it came, head and body
 	most     int64  // bytes that request may have
 	headLen  int    // bytes of its head
 	left     []byte // of request: still to be sent again …
