@@ -49,7 +49,7 @@ var reserved = map[string][]string{
 	"github.com/cilium/ebpf": {"loader"},
 	"github.com/spf13/cobra": {"cmd"},
 	"github.com/prometheus":  {"metrics"},
-	"go.yaml.in/yaml/v3":     {"policy/config", "userspace/sim"},
+	"go.yaml.in/yaml/v3":     {"policy/config"},
 	"github.com/rogpeppe":    {"cmd"},
 	"github.com/vishvananda": {"loader", "userspace", "cmd"},
 	rival:                    {"test"},
@@ -59,7 +59,8 @@ var reserved = map[string][]string{
 // the tests of every package may import it, and no other code.
 const rival = "golang.org/x/time"
 
-// pureException is the one foreign module that policy may import, and where.
+// pureException is the one foreign module that policy may import, and the
+// folder within which it may.
 const (
 	pureException   = "go.yaml.in/yaml/v3"
 	pureExceptionIn = "policy/config"
@@ -102,7 +103,7 @@ func forbidden(from, path string) string {
 	if !strings.Contains(first, ".") {
 		return "" // the standard library
 	}
-	if within(from, "policy") && (path != pureException || from != pureExceptionIn) {
+	if within(from, "policy") && (path != pureException || !within(from, pureExceptionIn)) {
 		return "policy imports the standard library only"
 	}
 	for prefix, dirs := range reserved {
@@ -162,7 +163,9 @@ func TestViolationsAreFound(t *testing.T) {
 	}{
 		{"policy/ledger", "sync/atomic", false},
 		{"policy/config", "go.yaml.in/yaml/v3", false},
+		{"policy/config/strict", "go.yaml.in/yaml/v3", false},
 		{"policy/verdict", "go.yaml.in/yaml/v3", true},
+		{"userspace/sim", "go.yaml.in/yaml/v3", true},
 		{"policy/config", "golang.org/x/sys/unix", true},
 		{"policy", module + "/policy/ledger", false},
 		{"policy", module + "/policyx", true},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // Bounds of what is counted in memory.
@@ -34,17 +35,17 @@ func (v value) budgets() []*policy.Budget {
 			b.Name = fmt.Sprintf("budget-%d", number)
 		}
 		if b.Name == policy.ExitBudget {
-			v.reject("the name %s is that of the lanes which hold the trouble of proxies; choose another", b.Name)
+			v.Reject("the name %s is that of the lanes which hold the trouble of proxies; choose another", b.Name)
 			return
 		}
 		if names[b.Name] {
-			v.reject("the name %s is taken by a budget above; choose another", b.Name)
+			v.Reject("the name %s is taken by a budget above; choose another", b.Name)
 			return
 		}
 		names[b.Name] = true
 		budgets = append(budgets, b)
 		if Shapes(budgets) > policy.MaxShapes {
-			v.reject("per is unlike those of the budgets above, which have %d different ones, the most there may be; write one of theirs", policy.MaxShapes)
+			v.Reject("per is unlike those of the budgets above, which have %d different ones, the most there may be; write one of theirs", policy.MaxShapes)
 			budgets = budgets[:len(budgets)-1]
 		}
 	})
@@ -67,7 +68,7 @@ func Shapes(budgets []*policy.Budget) int {
 
 // budget reads one budget into b, which holds the defaults.
 func (v value) budget(b *policy.Budget) bool {
-	before := len(v.r.errs)
+	before := len(v.r.Errs)
 	start := autoStart
 	ok := v.mapping(
 		field{"name", func(v value) { b.Name, _ = v.name() }},
@@ -118,7 +119,7 @@ func (v value) budget(b *policy.Budget) bool {
 	if b.Unit == policy.Connections {
 		v.checkConnections(b)
 	}
-	return len(v.r.errs) == before
+	return len(v.r.Errs) == before
 }
 
 // checkConnections rejects what only a request has, in a budget that counts
@@ -126,16 +127,16 @@ func (v value) budget(b *policy.Budget) bool {
 func (v value) checkConnections(b *policy.Budget) {
 	const instead = "or write unit: requests"
 	if match, ok := v.at("match"); ok && (b.Match.Path != "" || len(b.Match.Methods) > 0) {
-		match.reject("a connection has no path and no method; remove them, %s", instead)
+		match.Reject("a connection has no path and no method; remove them, %s", instead)
 	}
 	if per, ok := v.at("per"); ok && b.Per&policy.PerPath != 0 {
-		per.reject("a connection has no path; remove path, %s", instead)
+		per.Reject("a connection has no path; remove path, %s", instead)
 	}
 	if cost, ok := v.at("cost"); ok && b.Cost.Header != "" {
-		cost.reject("a connection has no answer to read %s from; remove header, %s", b.Cost.Header, instead)
+		cost.Reject("a connection has no answer to read %s from; remove header, %s", b.Cost.Header, instead)
 	}
 	if retry, ok := v.at("retry"); ok {
-		retry.reject("a connection is not repeated; remove it, %s", instead)
+		retry.Reject("a connection is not repeated; remove it, %s", instead)
 	}
 }
 
@@ -161,9 +162,9 @@ func (v value) per() policy.Per {
 		}
 		switch both := policy.PerSite | policy.PerDestination; {
 		case per&bit != 0:
-			v.reject("%s is listed twice; remove one", s)
+			v.Reject("%s is listed twice; remove one", s)
 		case bit&both != 0 && per&both != 0:
-			v.reject("destination and site exclude each other, as every destination is part of its site; keep one")
+			v.Reject("destination and site exclude each other, as every destination is part of its site; keep one")
 		}
 		per |= bit
 	})
@@ -226,7 +227,7 @@ func (v value) cooldown(c *policy.Cooldown) {
 	switch {
 	case c.Default <= c.Max:
 	case def != nil:
-		def.reject("is more than max (%s); write a shorter one", shortDuration(c.Max))
+		def.Reject("is more than max (%s); write a shorter one", shortDuration(c.Max))
 	default:
 		c.Default = c.Max // nobody asked for the default
 	}
@@ -234,14 +235,14 @@ func (v value) cooldown(c *policy.Cooldown) {
 
 // share reads a part of something: 10% or 0.1.
 func (v value) share() (float64, bool) {
-	if percent, ok := strings.CutSuffix(v.node.Value, "%"); ok {
-		if x, err := parseDecimal(percent); err == nil && x <= 100 {
+	if percent, ok := strings.CutSuffix(v.Raw(), "%"); ok {
+		if x, err := strict.ParseDecimal(percent); err == nil && x <= 100 {
 			return x / 100, true
 		}
-	} else if x, err := parseDecimal(v.node.Value); err == nil && x <= 1 {
+	} else if x, err := strict.ParseDecimal(v.Raw()); err == nil && x <= 1 {
 		return x, true
 	}
-	v.reject("must be a share from 0%% to 100%%%s; write it as 10%% or 0.1", v.butIs())
+	v.Reject("must be a share from 0%% to 100%%%s; write it as 10%% or 0.1", v.butIs())
 	return 0, false
 }
 
@@ -272,6 +273,6 @@ func (v value) recovery(r *policy.Recovery) {
 		}},
 	)
 	if step != nil && r.Step == 1 && r.Factor < 1 {
-		step.reject("is 1, so that a lane once slowed never returns to its rate; write more, as in 1.1, or factor: 1")
+		step.Reject("is 1, so that a lane once slowed never returns to its rate; write more, as in 1.1, or factor: 1")
 	}
 }

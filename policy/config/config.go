@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 	"github.com/egressd/egressd/policy/verdict"
 )
 
@@ -68,13 +69,18 @@ func Load(path string) (*policy.Policy, error) {
 // Parse parses text as a policy file. name stands for the file in messages.
 // An error is of type Errors; with one there is no policy.
 func Parse(name string, text []byte) (*policy.Policy, error) {
-	r := &reader{file: name, flights: true, dialects: map[string]*verdict.Dialect{}, exits: exitNames{names: map[string]bool{}, users: map[string]value{}}}
+	r := &reader{
+		Reader:   strict.Reader{File: name, Noun: "policy", Key: "rate: 1/s", Unknown: suggest},
+		dialects: map[string]*verdict.Dialect{},
+		exits:    exitNames{names: map[string]bool{}, users: map[string]value{}},
+		flights:  true,
+	}
 	p := Default()
 	if root, ok := r.document(text); ok {
 		root.policy(p)
 	}
-	if len(r.errs) > 0 {
-		return nil, r.errs.sorted()
+	if err := r.Err(); err != nil {
+		return nil, err
 	}
 	return p, nil
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 	"github.com/egressd/egressd/policy/exitid"
 )
 
@@ -26,9 +27,9 @@ func (v value) user() string {
 	}
 	switch {
 	case s == "" || len(s) > exitid.MaxUser || strings.ContainsFunc(s, isControl):
-		v.reject("is no user name; use 1 to %d bytes without control characters", exitid.MaxUser)
+		v.Reject("is no user name; use 1 to %d bytes without control characters", exitid.MaxUser)
 	case strings.Contains(s, ":"): // RFC 7617 section 2
-		v.reject("holds a colon, which ends a user name; write the name alone, and the password into a password_file")
+		v.Reject("holds a colon, which ends a user name; write the name alone, and the password into a password_file")
 	default:
 		return s
 	}
@@ -45,12 +46,12 @@ func (v value) passwordFile() policy.Secret {
 		return policy.Secret{}
 	}
 	if !path.IsAbs(s) || strings.ContainsFunc(s, isControl) {
-		v.reject("%q is no absolute file name; write it as /etc/egressd/e017.pw", clip(s))
+		v.Reject("%q is no absolute file name; write it as /etc/egressd/e017.pw", strict.Clip(s))
 		return policy.Secret{}
 	}
 	password, err := readPassword(s)
 	if err != nil {
-		v.reject("%v", err)
+		v.Reject("%v", err)
 	}
 	return password
 }
@@ -119,7 +120,7 @@ func unreadable(name string, err error) error {
 // send to its proxy stays as it is. After a mistake in pools nothing can be
 // said.
 func (r *reader) unusedUsers(p *policy.Policy) {
-	if len(r.errs) > 0 {
+	if len(r.Errs) > 0 {
 		return
 	}
 	used := map[string]bool{}
@@ -131,7 +132,7 @@ func (r *reader) unusedUsers(p *policy.Policy) {
 	for i := range p.Exits {
 		name := p.Exits[i].Name
 		if v, ok := r.exits.users[name]; ok && !used[name] {
-			v.reject("is for requests of pools, and no pool has the exit %s; name it in one, or remove the line", name)
+			v.Reject("is for requests of pools, and no pool has the exit %s; name it in one, or remove the line", name)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // Describe says in one line per budget, in file order, what the policy really
@@ -70,7 +71,7 @@ func describeLimits(b *policy.Budget, exits int) string {
 	s := describeLane(b)
 	of := "in all"
 	if kinds := unbounded(b); len(kinds) > 0 {
-		of = "per " + series(kinds, "and")
+		of = "per " + strict.Series(kinds, "and")
 	}
 	if b.Per&policy.PerExit == 0 || exits == 0 {
 		return s + " " + of

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/egressd/egressd/policy/config/strict"
 	"github.com/egressd/egressd/policy/verdict"
 )
 
@@ -25,7 +26,7 @@ func (v value) dialects() []*verdict.Dialect {
 			return
 		}
 		if _, taken := v.r.dialects[name]; taken {
-			v.reject("the name %s is taken by a dialect above; choose another", name)
+			v.Reject("the name %s is taken by a dialect above; choose another", name)
 			return
 		}
 		v.r.dialects[name] = d // also nil: budgets that name it are not to blame
@@ -44,10 +45,10 @@ func (v value) dialect() (name string, d *verdict.Dialect) {
 	)
 	switch {
 	case !ok:
-	case !v.has("name"):
-		v.reject("name is missing; give the dialect one, as in name: store")
-	case !v.has("fields"):
-		v.reject("fields are missing; write what they say, as in fields: [{header: x-my-left, says: remaining}]")
+	case !v.Has("name"):
+		v.Reject("name is missing; give the dialect one, as in name: store")
+	case !v.Has("fields"):
+		v.Reject("fields are missing; write what they say, as in fields: [{header: x-my-left, says: remaining}]")
 	}
 	if fields != nil {
 		d = fields.dialectFields(name)
@@ -63,7 +64,7 @@ func (v value) dialectName() string {
 	}
 	// With a field that is in order, only the name can be wrong.
 	if _, err := verdict.NewDialect(s, []verdict.FieldRule{{Header: "x", Says: verdict.SaysMark}}); err != nil {
-		v.reject("%v", err)
+		v.Reject("%v", err)
 		return ""
 	}
 	return s
@@ -84,7 +85,7 @@ func (v value) dialectFields(name string) *verdict.Dialect {
 			if inner := errors.Unwrap(err); inner != nil {
 				err = inner // of the field alone: the place is told already
 			}
-			v.reject("%v", err)
+			v.Reject("%v", err)
 			return
 		}
 		d, rules = more, append(rules, rule)
@@ -93,7 +94,7 @@ func (v value) dialectFields(name string) *verdict.Dialect {
 }
 
 func (v value) fieldRule() (r verdict.FieldRule, ok bool) {
-	before := len(v.r.errs)
+	before := len(v.r.Errs)
 	ok = v.mapping(
 		field{"header", func(v value) { r.Header, _ = v.text("x-my-left") }},
 		field{"says", func(v value) { r.Says = parsed(v, "remaining", verdict.ParseSays) }},
@@ -104,12 +105,12 @@ func (v value) fieldRule() (r verdict.FieldRule, ok bool) {
 	)
 	switch {
 	case !ok:
-	case !v.has("header"):
-		v.reject("header is missing; write the name of the field, as in header: x-my-left")
-	case !v.has("says"):
-		v.reject("says is missing; write what the field tells, as in says: remaining")
+	case !v.Has("header"):
+		v.Reject("header is missing; write the name of the field, as in header: x-my-left")
+	case !v.Has("says"):
+		v.Reject("says is missing; write what the field tells, as in says: remaining")
 	}
-	return r, len(v.r.errs) == before
+	return r, len(v.r.Errs) == before
 }
 
 // parsed reads a word that another package knows.
@@ -121,7 +122,7 @@ func parsed[T any](v value, example string, parse func(string) (T, error)) T {
 	}
 	x, err := parse(s)
 	if err != nil {
-		v.reject("%v", err)
+		v.Reject("%v", err)
 		return none
 	}
 	return x
@@ -147,6 +148,6 @@ func (v value) headers() (off bool, d *verdict.Dialect) {
 	known = slices.AppendSeq(known, maps.Keys(v.r.dialects))
 	slices.Sort(known[2:])
 	known = append(known, verdict.BuiltinNames()...)
-	v.reject("%q is no dialect; %s", clip(s), suggest(s, known))
+	v.Reject("%q is no dialect; %s", strict.Clip(s), suggest(s, known))
 	return false, nil
 }

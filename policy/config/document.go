@@ -6,19 +6,18 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/egressd/egressd/policy/config/strict"
 	"github.com/egressd/egressd/policy/verdict"
 )
 
-// reader collects the errors of one file.
+// reader collects the errors of one policy file, and what some keys must know
+// of others.
 type reader struct {
-	file string
-	errs Errors
+	strict.Reader
 	// dialects are those of the file by name; nil where all fields are bad.
 	dialects map[string]*verdict.Dialect
 	exits    exitNames
@@ -32,63 +31,35 @@ type exitNames struct {
 	unnamed bool             // some name is not known
 }
 
-func (r *reader) add(line int, msg string) {
-	r.errs = append(r.errs, Error{File: r.file, Line: max(line, 1), Msg: msg})
-}
-
 // document parses text as exactly one YAML document and returns its root.
 func (r *reader) document(text []byte) (value, bool) {
-	dec := yaml.NewDecoder(bytes.NewReader(text))
-	var doc, second yaml.Node
-	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		r.empty()
-		return value{}, false
-	} else if err != nil {
-		r.syntax(text, err)
-		return value{}, false
+	root, second, broken := r.Decode(text)
+	switch {
+	case broken != nil:
+		r.syntax(text, broken.Line, broken.Msg)
+	case second > 0:
+		r.Add(second, "a second document begins here; a policy is one document: remove the line ---")
+	case root.IsNull():
+		r.Add(1, "the file is empty; write at least one budget, as in budgets: [{rate: 1/s}]")
+	default:
+		return value{root, r}, true
 	}
-	switch err := dec.Decode(&second); {
-	case err == nil:
-		r.add(second.Line, "a second document begins here; a policy is one document: remove the line ---")
-		return value{}, false
-	case !errors.Is(err, io.EOF):
-		r.syntax(text, err)
-		return value{}, false
-	}
-	if len(doc.Content) != 1 || isNull(doc.Content[0]) {
-		r.empty()
-		return value{}, false
-	}
-	return value{r: r, node: doc.Content[0]}, true
+	return value{}, false
 }
 
-func (r *reader) empty() {
-	r.add(1, "the file is empty; write at least one budget, as in budgets: [{rate: 1/s}]")
-}
-
-// yamlLine is the place of an error as the YAML package tells it.
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-
-// syntax records an error of the YAML package in our own form.
-func (r *reader) syntax(text []byte, err error) {
-	msg, line := err.Error(), 1
-	if found := yamlLine.FindStringSubmatch(msg); found != nil {
-		msg = msg[len(found[0]):]
-		if n, err := strconv.Atoi(found[1]); err == nil {
-			line = n
-		}
-	}
+// syntax records an error of the YAML package, with a better line if one can
+// be found.
+func (r *reader) syntax(text []byte, line int, msg string) {
 	if n, ok := brokenLine(text); ok {
 		line = n
 	}
-	msg = "not valid YAML: " + strings.Join(strings.Fields(msg), " ")
 	switch { // the usual slips with host patterns
 	case strings.Contains(msg, "alphabetic or numeric character") && bytes.Contains(text, []byte("*")):
 		msg += `; put values that begin with * in quotes, as in "*.example.com"`
 	case strings.Contains(msg, "expected node content") && bytes.Contains(text, []byte("::")):
 		msg += `; put values that begin with : in quotes, as in "::1"`
 	}
-	r.add(line, msg)
+	r.Add(line, msg)
 }
 
 // brokenLine finds the line of a syntax error: the one after the longest run

@@ -2,37 +2,11 @@
 
 package config
 
-import (
-	"cmp"
-	"fmt"
-	"slices"
-	"strings"
-)
+import "github.com/egressd/egressd/policy/config/strict"
 
 // Error is one mistake in a policy file.
-type Error struct {
-	File string
-	Line int    // from 1
-	Msg  string // one line: the key, what is wrong, what to do
-}
-
-// Error returns "file:line: message", which editors can follow.
-func (e Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Msg) }
+type Error = strict.Error
 
 // Errors are all mistakes of a policy file in the order of their lines, never
 // none.
-type Errors []Error
-
-// Error returns one line per mistake, without a line break at the end.
-func (e Errors) Error() string {
-	lines := make([]string, len(e))
-	for i := range e {
-		lines[i] = e[i].Error()
-	}
-	return strings.Join(lines, "\n")
-}
-
-func (e Errors) sorted() Errors {
-	slices.SortStableFunc(e, func(a, b Error) int { return cmp.Compare(a.Line, b.Line) })
-	return e
-}
+type Errors = strict.Errors

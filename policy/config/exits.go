@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 	"github.com/egressd/egressd/policy/exitid"
 )
 
@@ -34,12 +35,12 @@ func (v value) exits() []policy.Exit {
 			return
 		}
 		if _, taken := names[e.Name]; taken {
-			v.reject("the name %s is taken by an exit above; choose another", e.Name)
+			v.Reject("the name %s is taken by an exit above; choose another", e.Name)
 			return
 		}
 		names[e.Name] = len(exits)
 		if other, taken := claim(identities, &e); taken {
-			v.reject("is the same exit as %s above, which always fits first; remove one", other)
+			v.Reject("is the same exit as %s above, which always fits first; remove one", other)
 			return
 		}
 		if refs.sameAs != nil {
@@ -55,13 +56,13 @@ func (v value) exits() []policy.Exit {
 		e := &exits[r.exit]
 		switch other, ok := names[e.SameAs]; {
 		case e.SameAs == e.Name:
-			r.v.reject("names the exit itself; remove it")
+			r.v.Reject("names the exit itself; remove it")
 		case !ok:
-			r.v.reject("no exit is called %s; write the name of one in this list", clip(e.SameAs))
+			r.v.Reject("no exit is called %s; write the name of one in this list", strict.Clip(e.SameAs))
 		case exits[other].SameAs != "":
-			r.v.reject("%s shares the lanes of %s itself; write %s", e.SameAs, exits[other].SameAs, exits[other].SameAs)
+			r.v.Reject("%s shares the lanes of %s itself; write %s", e.SameAs, exits[other].SameAs, exits[other].SameAs)
 		case (exits[other].Proxy == nil) != (e.Proxy == nil):
-			r.v.reject("%s is no exit of the same kind; a proxy shares lanes with a proxy, and a local exit with a local one", e.SameAs)
+			r.v.Reject("%s is no exit of the same kind; a proxy shares lanes with a proxy, and a local exit with a local one", e.SameAs)
 		}
 	}
 	return exits
@@ -125,7 +126,7 @@ func (v value) exit() (e policy.Exit, refs references, ok bool) {
 	var identities []string
 	var proxied, rebind, password *value // where a key was given that only some exits have
 	var p policy.Proxy
-	before := len(v.r.errs)
+	before := len(v.r.Errs)
 	ok = v.mapping(
 		field{"name", func(v value) { e.Name = v.exitName() }},
 		field{"interface", func(v value) { identities = append(identities, "interface"); e.Interface = v.device() }},
@@ -144,22 +145,22 @@ func (v value) exit() (e policy.Exit, refs references, ok bool) {
 			e.Price, _ = v.number("a price of 10^9 bytes from 0 to 1000000", func(x float64) bool { return 0 <= x && x <= 1e6 })
 		}},
 	)
-	if !ok || len(v.r.errs) > before {
+	if !ok || len(v.r.Errs) > before {
 		return e, refs, false
 	}
 	switch {
 	case e.Name == "":
-		v.reject("name is missing; give the exit one, as in name: wg0")
+		v.Reject("name is missing; give the exit one, as in name: wg0")
 	case len(identities) == 0:
-		v.reject("nothing says what uses this exit; add interface, source, mark, uid or proxy")
+		v.Reject("nothing says what uses this exit; add interface, source, mark, uid or proxy")
 	case len(identities) > 1:
-		v.reject("%s exclude each other; keep one, or make %d exits", series(identities, "and"), len(identities))
+		v.Reject("%s exclude each other; keep one, or make %d exits", strict.Series(identities, "and"), len(identities))
 	case proxied != nil && identities[0] != "proxy":
-		proxied.reject("is of an exit that is a proxy; remove it, or write proxy: HOST:PORT")
+		proxied.Reject("is of an exit that is a proxy; remove it, or write proxy: HOST:PORT")
 	case rebind != nil && identities[0] != "interface":
-		rebind.reject("is of an exit that is a device; remove it, or write interface: NAME")
+		rebind.Reject("is of an exit that is a device; remove it, or write interface: NAME")
 	case password != nil && p.User == "":
-		password.reject("is of a user; add the name, as in user: customer-7")
+		password.Reject("is of a user; add the name, as in user: customer-7")
 	default:
 		if identities[0] == "proxy" {
 			e.Proxy = &p
@@ -172,7 +173,7 @@ func (v value) exit() (e policy.Exit, refs references, ok bool) {
 func (v value) exitName() string {
 	s, ok := v.name()
 	if ok && s == policy.DirectExit {
-		v.reject("%s is the exit that nothing else names; choose another name", s)
+		v.Reject("%s is the exit that nothing else names; choose another name", s)
 	}
 	return s
 }
@@ -194,15 +195,15 @@ func (v value) proxy(p *policy.Proxy) {
 	pattern, err := parseHost(host)
 	switch {
 	case strings.Contains(s, "://"):
-		v.reject("%q is a URL; write the host and the port alone, as in gw.proxy.example:8000", clip(s))
+		v.Reject("%q is a URL; write the host and the port alone, as in gw.proxy.example:8000", strict.Clip(s))
 	case strings.Contains(s, "@"):
-		v.reject("holds a user name or a password, which do not belong here; write the host and the port alone")
+		v.Reject("holds a user name or a password, which do not belong here; write the host and the port alone")
 	case colon < 0 || err1 != nil || err2 != nil || low == 0 || !isDigits(first) || !isDigits(last):
-		v.reject("%q has no port; write it as gw.proxy.example:8000, or 10001-10100 where each port is an exit", clip(s))
+		v.Reject("%q has no port; write it as gw.proxy.example:8000, or 10001-10100 where each port is an exit", strict.Clip(s))
 	case err != nil || pattern.Name == "":
-		v.reject("%q is no host and port of a proxy; write it as gw.proxy.example:8000", clip(s))
+		v.Reject("%q is no host and port of a proxy; write it as gw.proxy.example:8000", strict.Clip(s))
 	case low > high || high-low >= maxPorts:
-		v.reject("%q is no range of at most %d ports; write it as 10001-10100", clip(ports), maxPorts)
+		v.Reject("%q is no range of at most %d ports; write it as 10001-10100", strict.Clip(ports), maxPorts)
 	default:
 		p.Host, p.First, p.Last, p.PerPort = pattern.Name, uint16(low), uint16(high), ranged
 	}
@@ -216,7 +217,7 @@ func (v value) session() *exitid.Pattern {
 	}
 	p, err := exitid.Compile(s)
 	if err != nil {
-		v.reject("%v", err)
+		v.Reject("%v", err)
 	}
 	return p
 }
@@ -238,9 +239,9 @@ func (v value) uids() policy.UIDRange {
 	high, err2 := strconv.ParseUint(last, 10, 32)
 	switch {
 	case err1 != nil || err2 != nil || leadingZero(first) || leadingZero(last) || high == 1<<32-1:
-		v.reject("%q is no user id; write it as 1000, or 1000-1999 for several", clip(s))
+		v.Reject("%q is no user id; write it as 1000, or 1000-1999 for several", strict.Clip(s))
 	case low > high || high-low >= maxUIDs:
-		v.reject("%q is no range of at most %d user ids; write it as 1000-1999", clip(s), maxUIDs)
+		v.Reject("%q is no range of at most %d user ids; write it as 1000-1999", strict.Clip(s), maxUIDs)
 	default:
 		return policy.UIDRange{First: uint32(low), Last: uint32(high), Set: true}
 	}
@@ -257,7 +258,7 @@ func (v value) device() string {
 	}
 	// The kernel's own rule: dev_valid_name in net/core/dev.c.
 	if s == "" || len(s) > maxDevice || s == "." || s == ".." || strings.ContainsAny(s, "/: \t\n\v\f\r") {
-		v.reject("%q is no name of a network device; see ip link", clip(s))
+		v.Reject("%q is no name of a network device; see ip link", strict.Clip(s))
 		return ""
 	}
 	return s
@@ -271,11 +272,11 @@ func (v value) source() netip.Addr {
 	a, err := netip.ParseAddr(s)
 	switch a = a.Unmap(); {
 	case err != nil:
-		v.reject("%q is no address; write one that this host has, as in 203.0.113.7", clip(s))
+		v.Reject("%q is no address; write one that this host has, as in 203.0.113.7", strict.Clip(s))
 	case a.Zone() != "":
-		v.reject("%q names a zone; write the address alone", clip(s))
+		v.Reject("%q names a zone; write the address alone", strict.Clip(s))
 	case a.IsUnspecified() || a.IsMulticast():
-		v.reject("%q is no address that a connection can come from; write one that this host has", clip(s))
+		v.Reject("%q is no address that a connection can come from; write one that this host has", strict.Clip(s))
 	default:
 		return a
 	}
@@ -283,15 +284,15 @@ func (v value) source() netip.Addr {
 }
 
 func (v value) mark() uint32 {
-	s := v.node.Value
+	s := v.Raw()
 	hex, isHex := strings.CutPrefix(s, "0x")
 	base := 10
 	if isHex {
 		s, base = hex, 16
 	}
 	n, err := strconv.ParseUint(s, base, 32)
-	if err != nil || n == 0 || !isHex && leadingZero(s) || v.node.ShortTag() != "!!int" {
-		v.reject("must be a number from 1 to 0xffffffff%s; write it as 0x2a or 42", v.butIs())
+	if err != nil || n == 0 || !isHex && leadingZero(s) || v.Tag() != "!!int" {
+		v.Reject("must be a number from 1 to 0xffffffff%s; write it as 0x2a or 42", v.butIs())
 		return 0
 	}
 	return uint32(n)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // ParseLimit parses the flag --limit of egressd exec:
@@ -24,7 +25,7 @@ import (
 // one name. Errors are one line and quote the flag.
 func ParseLimit(text string) (*policy.Budget, error) {
 	fail := func(format string, args ...any) (*policy.Budget, error) {
-		return nil, fmt.Errorf("--limit %q: %w", clip(text), fmt.Errorf(format, args...))
+		return nil, fmt.Errorf("--limit %q: %w", strict.Clip(text), fmt.Errorf(format, args...))
 	}
 	where, rest, ok := strings.Cut(text, "=")
 	if !ok {
@@ -65,7 +66,7 @@ func limitOptions(b *policy.Budget, options string) error {
 	for option := range strings.SplitSeq(options, ",") {
 		key, s, _ := strings.Cut(option, "=")
 		if seen[key] {
-			return fmt.Errorf("%s is given twice; remove one", clip(key))
+			return fmt.Errorf("%s is given twice; remove one", strict.Clip(key))
 		}
 		seen[key] = true
 		var err error
@@ -77,7 +78,7 @@ func limitOptions(b *policy.Budget, options string) error {
 		case "concurrency":
 			b.Concurrency, err = parseInteger(s, 1, maxConcurrency)
 		default:
-			return fmt.Errorf("unknown option %q; burst=N, window=N/DURATION and concurrency=N may follow the rate", clip(option))
+			return fmt.Errorf("unknown option %q; burst=N, window=N/DURATION and concurrency=N may follow the rate", strict.Clip(option))
 		}
 		if err != nil {
 			return fmt.Errorf("%s %w", key, err)
@@ -87,9 +88,9 @@ func limitOptions(b *policy.Budget, options string) error {
 }
 
 func parseBurst(s string, rate policy.Rate) (float64, error) {
-	n, err := parseDecimal(s)
+	n, err := strict.ParseDecimal(s)
 	if err != nil || !isBurst(n) {
-		return 0, fmt.Errorf("must be %s, not %q", burstWanted, clip(s))
+		return 0, fmt.Errorf("must be %s, not %q", burstWanted, strict.Clip(s))
 	}
 	return n, checkBurst(n, rate)
 }
@@ -98,7 +99,7 @@ func parseBurst(s string, rate policy.Rate) (float64, error) {
 func parseWindow(s string) (policy.Window, error) {
 	count, per, ok := strings.Cut(s, "/")
 	if !ok {
-		return policy.Window{}, fmt.Errorf("%q has no length; write it as 100/1m", clip(s))
+		return policy.Window{}, fmt.Errorf("%q has no length; write it as 100/1m", strict.Clip(s))
 	}
 	limit, err := parseInteger(count, 1, maxWindowLimit)
 	if err != nil {
@@ -114,7 +115,7 @@ func parseWindow(s string) (policy.Window, error) {
 func parseInteger(s string, low, high int) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || !isDigits(s) || leadingZero(s) || n < low || n > high {
-		return 0, fmt.Errorf("must be a whole number from %d to %d, not %q", low, high, clip(s))
+		return 0, fmt.Errorf("must be a whole number from %d to %d, not %q", low, high, strict.Clip(s))
 	}
 	return n, nil
 }
@@ -134,7 +135,7 @@ func splitPort(s string) (host string, port uint16, err error) {
 	}
 	n, err := strconv.ParseUint(s[colon+1:], 10, 16)
 	if err != nil || n == 0 || !isDigits(s[colon+1:]) {
-		return "", 0, fmt.Errorf("port must be from 1 to 65535, not %q", clip(s[colon+1:]))
+		return "", 0, fmt.Errorf("port must be from 1 to 65535, not %q", strict.Clip(s[colon+1:]))
 	}
 	return s[:colon], uint16(n), nil
 }

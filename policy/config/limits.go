@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // Bounds of what limits a budget beside its rate.
@@ -28,7 +27,7 @@ var autoStart = policy.Rate{Count: 1, Every: time.Second}
 
 // rateOrAuto reads a rate, or that there is none to begin with.
 func (v value) rateOrAuto() (r policy.Rate, auto bool) {
-	if v.node.Kind == yaml.ScalarNode && v.node.Value == autoRate {
+	if v.IsScalar() && v.Raw() == autoRate {
 		return r, true
 	}
 	return v.rate(), false
@@ -41,7 +40,7 @@ func (v value) rate() policy.Rate {
 	}
 	r, err := parseRate(s)
 	if err != nil {
-		v.reject("%v", err)
+		v.Reject("%v", err)
 	}
 	return r
 }
@@ -71,10 +70,10 @@ func (v value) window(w *policy.Window) {
 	)
 	switch {
 	case !ok:
-	case !v.has("limit"):
-		v.reject("limit is missing; write how much may go in the window, as in limit: 100")
-	case !v.has("per"):
-		v.reject("per is missing; write how long the window is, as in per: 1m")
+	case !v.Has("limit"):
+		v.Reject("limit is missing; write how much may go in the window, as in limit: 100")
+	case !v.Has("per"):
+		v.Reject("per is missing; write how long the window is, as in per: 1m")
 	}
 }
 
@@ -84,7 +83,7 @@ func (v value) cost(c *policy.Cost) {
 		n, _ := v.integer(1, maxCost)
 		c.Units = uint64(n)
 	}
-	if v.node.Kind == yaml.ScalarNode {
+	if v.IsScalar() {
 		units(v)
 		return
 	}
@@ -101,7 +100,7 @@ const maxFieldName = 64
 func (v value) fieldName(example string) string {
 	s, ok := v.text(example)
 	if ok && !isToken(s, maxFieldName) {
-		v.reject("%q is no name of a header field; write it as %s", clip(s), example)
+		v.Reject("%q is no name of a header field; write it as %s", strict.Clip(s), example)
 		return ""
 	}
 	return strings.ToLower(s)
@@ -110,28 +109,28 @@ func (v value) fieldName(example string) string {
 // checkLimits rejects what does not limit, or limits to nothing, because of
 // other keys of the budget.
 func (v value) checkLimits(b *policy.Budget) {
-	hasRate, hasWindow := v.has("rate"), v.has("window")
-	if !hasRate && !hasWindow && !v.has("concurrency") {
-		v.reject("nothing limits it; write at least one of rate, window and concurrency, as in rate: 1/s")
+	hasRate, hasWindow := v.Has("rate"), v.Has("window")
+	if !hasRate && !hasWindow && !v.Has("concurrency") {
+		v.Reject("nothing limits it; write at least one of rate, window and concurrency, as in rate: 1/s")
 	}
 	if start, ok := v.at("start"); ok && !b.Auto && (!hasRate || b.Rate.Count > 0) {
-		start.reject("is where rate: auto begins; write that too, or remove it")
+		start.Reject("is where rate: auto begins; write that too, or remove it")
 	}
 	if burst, ok := v.at("burst"); ok && b.Burst > 0 {
 		if !hasRate {
-			burst.reject("has no rate to refill at; write one, or remove it")
+			burst.Reject("has no rate to refill at; write one, or remove it")
 		} else if err := checkBurst(b.Burst, b.Rate); err != nil {
-			burst.reject("%v", err)
+			burst.Reject("%v", err)
 		}
 	}
 	cost, ok := v.at("cost")
 	switch {
 	case !ok || b.Cost.Units == 0:
 	case !hasRate && !hasWindow:
-		cost.reject("is taken from rate and window, and there is none; write one, or remove it")
+		cost.Reject("is taken from rate and window, and there is none; write one, or remove it")
 	case b.Window.Limit > 0 && b.Cost.Units > b.Window.Limit:
-		cost.reject("is more than the window's limit (%d), so that nothing could go; write a lower cost", b.Window.Limit)
+		cost.Reject("is more than the window's limit (%d), so that nothing could go; write a lower cost", b.Window.Limit)
 	case refillsLate(float64(b.Cost.Units), b.Rate):
-		cost.reject("takes more than a year to refill at %s; write a lower cost", formatRate(b.Rate))
+		cost.Reject("takes more than a year to refill at %s; write a lower cost", formatRate(b.Rate))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 func (v value) match(m *policy.Match) {
@@ -35,9 +36,9 @@ func (v value) hosts() []policy.HostPattern {
 		h, err := parseHost(s)
 		switch {
 		case err != nil:
-			v.reject("%v", err)
+			v.Reject("%v", err)
 		case seen[h]:
-			v.reject("%q is listed twice; remove one", s)
+			v.Reject("%q is listed twice; remove one", s)
 		default:
 			seen[h] = true
 			hosts = append(hosts, h)
@@ -62,9 +63,9 @@ func (v value) pathPrefix() string {
 	switch {
 	case !ok:
 	case !strings.HasPrefix(s, "/"):
-		v.reject("%q must begin with a slash; write the start of the path, as in /api/", clip(s))
+		v.Reject("%q must begin with a slash; write the start of the path, as in /api/", strict.Clip(s))
 	case strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '?' || c == '#' }):
-		v.reject("%q is no path as it is sent; leave out the query, and write other letters as %%XX", clip(s))
+		v.Reject("%q is no path as it is sent; leave out the query, and write other letters as %%XX", strict.Clip(s))
 	default:
 		return s
 	}
@@ -79,9 +80,9 @@ func (v value) methods() []string {
 		switch {
 		case !ok:
 		case !isToken(s, maxMethod):
-			v.reject("%q is no method; write one as in GET", clip(s))
+			v.Reject("%q is no method; write one as in GET", strict.Clip(s))
 		case s != strings.ToUpper(s):
-			v.reject("%q must be in upper case; write %s", s, strings.ToUpper(clip(s)))
+			v.Reject("%q must be in upper case; write %s", s, strings.ToUpper(strict.Clip(s)))
 		case once(v, seen, s):
 			methods = append(methods, s)
 		}
@@ -114,9 +115,9 @@ func parseHost(s string) (policy.HostPattern, error) {
 	case s == "*":
 		return policy.HostPattern{Any: true}, nil
 	case strings.Contains(s, "://"):
-		return none, fmt.Errorf("%q is a URL; write the host name alone", clip(s))
+		return none, fmt.Errorf("%q is a URL; write the host name alone", strict.Clip(s))
 	case !isASCII(s):
-		return none, fmt.Errorf("%q is not ASCII; write the name as it is sent, with labels as in xn--bcher-kva", clip(s))
+		return none, fmt.Errorf("%q is not ASCII; write the name as it is sent, with labels as in xn--bcher-kva", strict.Clip(s))
 	}
 	if bare, ok := strings.CutPrefix(s, "["); ok {
 		bare, ok = strings.CutSuffix(bare, "]")
@@ -127,9 +128,9 @@ func parseHost(s string) (policy.HostPattern, error) {
 			return prefixPattern(s, p)
 		}
 		if host, port, ok := strings.Cut(s, "]:"); ok {
-			return none, fmt.Errorf("%q names a port; write %s here and %s under ports", clip(s), clip(host)+"]", clip(port))
+			return none, fmt.Errorf("%q names a port; write %s here and %s under ports", strict.Clip(s), strict.Clip(host)+"]", strict.Clip(port))
 		}
-		return none, fmt.Errorf("%q is no IPv6 address in brackets; write it as [2001:db8::1]", clip(s))
+		return none, fmt.Errorf("%q is no IPv6 address in brackets; write it as [2001:db8::1]", strict.Clip(s))
 	}
 	if a, err := netip.ParseAddr(s); err == nil {
 		return addressPattern(s, a)
@@ -138,10 +139,10 @@ func parseHost(s string) (policy.HostPattern, error) {
 		return prefixPattern(s, p)
 	}
 	if strings.Contains(s, "/") {
-		return none, fmt.Errorf("%q is no CIDR; write it as 203.0.113.0/24, and a path under match.path", clip(s))
+		return none, fmt.Errorf("%q is no CIDR; write it as 203.0.113.0/24, and a path under match.path", strict.Clip(s))
 	}
 	if host, port, ok := strings.Cut(s, ":"); ok && isDigits(port) {
-		return none, fmt.Errorf("%q names a port; write %s here and %s under ports", clip(s), clip(host), clip(port))
+		return none, fmt.Errorf("%q names a port; write %s here and %s under ports", strict.Clip(s), strict.Clip(host), strict.Clip(port))
 	}
 	name := strings.TrimSuffix(strings.ToLower(s), ".")
 	if suffix, ok := strings.CutPrefix(name, "*"); ok && strings.HasPrefix(suffix, ".") && validHostName(suffix[1:]) {
@@ -149,9 +150,9 @@ func parseHost(s string) (policy.HostPattern, error) {
 	}
 	switch {
 	case strings.Contains(s, "*"):
-		return none, fmt.Errorf("%q has a * that is not the whole first label; write it as *.example.com, or * for every host", clip(s))
+		return none, fmt.Errorf("%q has a * that is not the whole first label; write it as *.example.com, or * for every host", strict.Clip(s))
 	case !validHostName(name):
-		return none, fmt.Errorf("%q is neither a host name nor an address; write it as store.example.com, 203.0.113.7 or 203.0.113.0/24", clip(s))
+		return none, fmt.Errorf("%q is neither a host name nor an address; write it as store.example.com, 203.0.113.7 or 203.0.113.0/24", strict.Clip(s))
 	}
 	return policy.HostPattern{Name: name}, nil
 }
@@ -160,7 +161,7 @@ func parseHost(s string) (policy.HostPattern, error) {
 // that is what stands for a host without a name.
 func addressPattern(s string, a netip.Addr) (policy.HostPattern, error) {
 	if a.Zone() != "" {
-		return policy.HostPattern{}, fmt.Errorf("%q names a zone; write the address alone", clip(s))
+		return policy.HostPattern{}, fmt.Errorf("%q names a zone; write the address alone", strict.Clip(s))
 	}
 	return policy.HostPattern{Name: a.Unmap().String()}, nil
 }
@@ -170,7 +171,7 @@ func addressPattern(s string, a netip.Addr) (policy.HostPattern, error) {
 func prefixPattern(s string, p netip.Prefix) (policy.HostPattern, error) {
 	if p.Addr().Is4In6() {
 		if p.Bits() < 96 {
-			return policy.HostPattern{}, fmt.Errorf("%q covers more than IPv4; write it as 203.0.113.0/24", clip(s))
+			return policy.HostPattern{}, fmt.Errorf("%q covers more than IPv4; write it as 203.0.113.0/24", strict.Clip(s))
 		}
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}

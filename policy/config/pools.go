@@ -9,9 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // tokenPrefix is where the loader's programs redirect to.
@@ -33,11 +32,11 @@ func (v value) pools(p *policy.Policy) []*policy.Pool {
 		taken := occupied(p, pool.Listen)
 		switch other, twice := listens[pool.Listen]; {
 		case names[pool.Name]:
-			v.reject("the name %s is taken by a pool above; choose another", pool.Name)
+			v.Reject("the name %s is taken by a pool above; choose another", pool.Name)
 		case twice:
-			listen.reject("%s is where the pool %s is; choose another address or port", pool.Listen, other)
+			listen.Reject("%s is where the pool %s is; choose another address or port", pool.Listen, other)
 		case taken != "":
-			listen.reject("%s is where %s; choose another address or port", pool.Listen, taken)
+			listen.Reject("%s is where %s; choose another address or port", pool.Listen, taken)
 		default:
 			names[pool.Name] = true
 			listens[pool.Listen] = pool.Name
@@ -51,23 +50,23 @@ func (v value) pools(p *policy.Policy) []*policy.Pool {
 func (v value) pool(p *policy.Policy) (pool *policy.Pool, listen *value, ok bool) {
 	pool = &policy.Pool{}
 	var exits *value
-	before := len(v.r.errs)
+	before := len(v.r.Errs)
 	ok = v.mapping(
 		field{"name", func(v value) { pool.Name = v.poolName() }},
 		field{"listen", func(v value) { listen = &v; pool.Listen = v.poolListen() }},
 		field{"exits", func(v value) { exits = &v; pool.Members = v.members(p.Exits) }},
 		field{"sticky", func(v value) { pool.Sticky = v.sticky() }},
 	)
-	if !ok || len(v.r.errs) > before {
+	if !ok || len(v.r.Errs) > before {
 		return nil, nil, false
 	}
 	switch {
 	case pool.Name == "":
-		v.reject("name is missing; give the pool one, as in name: residential")
+		v.Reject("name is missing; give the pool one, as in name: residential")
 	case listen == nil:
-		v.reject("listen is missing; give the pool a loopback address, as in listen: 127.0.0.77:3128")
+		v.Reject("listen is missing; give the pool a loopback address, as in listen: 127.0.0.77:3128")
 	case exits == nil:
-		v.reject("exits is missing; name the exits of the pool, as in exits: [E-017, E-018]")
+		v.Reject("exits is missing; name the exits of the pool, as in exits: [E-017, E-018]")
 	default:
 		return pool, listen, true
 	}
@@ -79,7 +78,7 @@ func (v value) pool(p *policy.Policy) (pool *policy.Pool, listen *value, ok bool
 func (v value) poolName() string {
 	s, ok := v.name()
 	if ok && (s == policy.DirectExit || v.r.exits.names[s]) {
-		v.reject("%s is the name of an exit; choose another", s)
+		v.Reject("%s is the name of an exit; choose another", s)
 	}
 	return s
 }
@@ -94,13 +93,13 @@ func (v value) poolListen() netip.AddrPort {
 	a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 	switch {
 	case err != nil || a.Addr().Zone() != "":
-		v.reject("%q is no address and port; write a loopback address, as in 127.0.0.77:3128", clip(s))
+		v.Reject("%q is no address and port; write a loopback address, as in 127.0.0.77:3128", strict.Clip(s))
 	case !a.Addr().IsLoopback():
-		v.reject("%s is no loopback address, and nothing may listen for other hosts; write one, as in 127.0.0.77:3128", a)
+		v.Reject("%s is no loopback address, and nothing may listen for other hosts; write one, as in 127.0.0.77:3128", a)
 	case a.Port() == 0:
-		v.reject("%s has no port; write it as 127.0.0.77:3128", a)
+		v.Reject("%s has no port; write it as 127.0.0.77:3128", a)
 	case tokenPrefix.Contains(a.Addr()):
-		v.reject("%s is within %s, which egressd redirects to; write another, as in 127.0.0.77:3128", a, tokenPrefix)
+		v.Reject("%s is within %s, which egressd redirects to; write another, as in 127.0.0.77:3128", a, tokenPrefix)
 	default:
 		return a
 	}
@@ -126,9 +125,9 @@ func (v value) members(exits []policy.Exit) []policy.Member {
 		case e == nil && (v.r.exits.names[name] || v.r.exits.unnamed):
 			// It has been complained of where it stands.
 		case e == nil:
-			at.reject("no exit is called %s; write the name of one under exits", clip(name))
+			at.Reject("no exit is called %s; write the name of one under exits", strict.Clip(name))
 		case e.Proxy == nil:
-			at.reject("%s is no proxy; only exits with proxy: HOST:PORT can be of a pool", name)
+			at.Reject("%s is no proxy; only exits with proxy: HOST:PORT can be of a pool", name)
 		default:
 			for port := int(e.Proxy.First); port <= int(e.Proxy.Last); port++ {
 				members = append(members, policy.NewMember(e, uint16(port), weight))
@@ -136,7 +135,7 @@ func (v value) members(exits []policy.Exit) []policy.Member {
 		}
 	})
 	if n := len(members); n > policy.MaxMembers {
-		v.reject("has %d exits, each port of a range counted as one; at most %d are allowed: make several pools", n, policy.MaxMembers)
+		v.Reject("has %d exits, each port of a range counted as one; at most %d are allowed: make several pools", n, policy.MaxMembers)
 	}
 	return members
 }
@@ -144,20 +143,20 @@ func (v value) members(exits []policy.Exit) []policy.Member {
 // member reads an exit's name, or a mapping of name and weight. at is where the
 // name is.
 func (v value) member() (name string, weight int, at value, ok bool) {
-	if v.node.Kind == yaml.ScalarNode {
+	if v.IsScalar() {
 		name, ok = v.name()
 		return name, 1, v, ok
 	}
 	at, weight = v, 1
-	before := len(v.r.errs)
+	before := len(v.r.Errs)
 	v.mapping(
 		field{"exit", func(v value) { at = v; name, _ = v.name() }},
 		field{"weight", func(v value) { weight, _ = v.integer(1, maxWeight) }},
 	)
 	switch {
-	case len(v.r.errs) > before:
+	case len(v.r.Errs) > before:
 	case name == "":
-		v.reject("exit is missing; name one, as in {exit: E-017, weight: %d}", weight)
+		v.Reject("exit is missing; name one, as in {exit: E-017, weight: %d}", weight)
 	default:
 		return name, weight, at, true
 	}

@@ -3,13 +3,13 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // Bounds of a rate. Faster ones would lose more than a thousandth to the
@@ -23,8 +23,6 @@ const (
 	maxRefill = 366 * 24 * time.Hour
 )
 
-var errDecimal = errors.New("not a decimal number")
-
 func isDigits(s string) bool {
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {
@@ -37,21 +35,6 @@ func isDigits(s string) bool {
 // leadingZero reports a zero before other digits, which YAML 1.1 takes as
 // octal and nobody means.
 func leadingZero(digits string) bool { return len(digits) > 1 && digits[0] == '0' }
-
-// parseDecimal reads digits with at most one dot between them. Signs,
-// exponents, underscores, octal, hexadecimal and infinities are slips in a
-// policy.
-func parseDecimal(s string) (float64, error) {
-	whole, part, dot := strings.Cut(s, ".")
-	if !isDigits(whole) || leadingZero(whole) || dot && !isDigits(part) {
-		return 0, errDecimal
-	}
-	x, err := strconv.ParseFloat(s, 64)
-	if err != nil {
-		return 0, errDecimal // out of range
-	}
-	return x, nil
-}
 
 // rateUnits are the units after the slash of a rate.
 var rateUnits = map[string]time.Duration{
@@ -68,25 +51,25 @@ func parseRate(s string) (policy.Rate, error) {
 	var zero policy.Rate
 	count, per, slash := strings.Cut(s, "/")
 	if !slash {
-		return zero, fmt.Errorf("%q has no unit of time; write it as 1/s, 90/min or 5000/h", clip(s))
+		return zero, fmt.Errorf("%q has no unit of time; write it as 1/s, 90/min or 5000/h", strict.Clip(s))
 	}
-	n, err := parseDecimal(count)
+	n, err := strict.ParseDecimal(count)
 	if err != nil {
-		return zero, fmt.Errorf("%q is no rate; write a number, a slash and a unit of time, as in 1/s, 90/min or 5000/h", clip(s))
+		return zero, fmt.Errorf("%q is no rate; write a number, a slash and a unit of time, as in 1/s, 90/min or 5000/h", strict.Clip(s))
 	}
 	if n <= 0 {
-		return zero, fmt.Errorf("must be positive, not %q; to let nothing out, block the destination elsewhere", clip(s))
+		return zero, fmt.Errorf("must be positive, not %q; to let nothing out, block the destination elsewhere", strict.Clip(s))
 	}
 	every, ok := parseEvery(per)
 	if !ok {
-		return zero, fmt.Errorf("%q has an unknown unit of time; use s, min, h or d, as in 90/min or 10/30s", clip(s))
+		return zero, fmt.Errorf("%q has an unknown unit of time; use s, min, h or d, as in 90/min or 10/30s", strict.Clip(s))
 	}
 	// As floats: the ratio may be out of any integer's range.
 	switch interval := float64(every) / n; {
 	case interval < float64(minInterval):
-		return zero, fmt.Errorf("%q is more than 1000000/s; remove the budget if no limit is meant", clip(s))
+		return zero, fmt.Errorf("%q is more than 1000000/s; remove the budget if no limit is meant", strict.Clip(s))
 	case interval > float64(maxInterval):
-		return zero, fmt.Errorf("%q is less than one in 30 days; write a faster rate", clip(s))
+		return zero, fmt.Errorf("%q is less than one in 30 days; write a faster rate", strict.Clip(s))
 	}
 	return policy.Rate{Count: n, Every: every}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // Bounds of what the proxy repeats. Bodies are kept in memory, one for each
@@ -25,8 +26,8 @@ func (v value) retry(r *policy.Retry) {
 		field{"max_body", func(v value) { r.MaxBody, _ = v.bodySize() }},
 		field{"statuses", func(v value) { r.Statuses = v.statuses("[502, 503, 504]", "", 599) }},
 	)
-	if ok && !v.has("absorb") {
-		v.reject("absorb is missing, without which nothing is repeated; write absorb: true, or remove retry")
+	if ok && !v.Has("absorb") {
+		v.Reject("absorb is missing, without which nothing is repeated; write absorb: true, or remove retry")
 	}
 }
 
@@ -39,9 +40,9 @@ func (v value) bodySize() (int64, bool) {
 	n, err := parseSize(s)
 	switch {
 	case err != nil:
-		v.reject("%v", err)
+		v.Reject("%v", err)
 	case n > maxBody:
-		v.reject("must be at most %dMiB, not %s", maxBody>>20, clip(s))
+		v.Reject("must be at most %dMiB, not %s", maxBody>>20, strict.Clip(s))
 	default:
 		return n, true
 	}
@@ -60,7 +61,7 @@ var sizeUnits = []struct {
 // size allowed. Its errors are the end of a message.
 func parseSize(s string) (int64, error) {
 	if isDigits(s) {
-		return 0, fmt.Errorf("has no unit; write %q, or another of KiB, MiB, kB and MB", clip(s)+"B")
+		return 0, fmt.Errorf("has no unit; write %q, or another of KiB, MiB, kB and MB", strict.Clip(s)+"B")
 	}
 	for _, u := range sizeUnits {
 		if digits, ok := strings.CutSuffix(s, u.suffix); ok && isDigits(digits) && !leadingZero(digits) {
@@ -68,5 +69,5 @@ func parseSize(s string) (int64, error) {
 			return n * u.bytes, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no size; write it as 512B, 64KiB or 1MiB", clip(s))
+	return 0, fmt.Errorf("%q is no size; write it as 512B, 64KiB or 1MiB", strict.Clip(s))
 }

@@ -10,11 +10,12 @@ import (
 	"strings"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // policy reads the whole file into p, which holds the defaults.
 func (v value) policy(p *policy.Policy) {
-	if !v.sound() {
+	if !v.Sound() {
 		return
 	}
 	var budgets, pools *value
@@ -62,11 +63,11 @@ func (v value) cgroups(empty string) (paths []string, ok bool) {
 		clean := path.Clean("/" + s)
 		switch {
 		case s == "" || strings.ContainsFunc(s, isControl) || strings.Contains("/"+s+"/", "/../"):
-			v.reject("%q is no cgroup path; write it from the root of the hierarchy, as in /system.slice/crawler.service", clip(s))
+			v.Reject("%q is no cgroup path; write it from the root of the hierarchy, as in /system.slice/crawler.service", strict.Clip(s))
 		case clean == "/sys/fs/cgroup" || strings.HasPrefix(clean, "/sys/fs/cgroup/"):
-			v.reject("%q is a file name; write the path from the root of the hierarchy, as in /system.slice/crawler.service", clip(s))
+			v.Reject("%q is a file name; write the path from the root of the hierarchy, as in /system.slice/crawler.service", strict.Clip(s))
 		case strings.HasSuffix(v.listPath(), ".exclude") && clean == "/":
-			v.reject("excludes every process; name a cgroup below the root")
+			v.Reject("excludes every process; name a cgroup below the root")
 		case once(v, seen, clean):
 			paths = append(paths, clean)
 		}
@@ -75,7 +76,7 @@ func (v value) cgroups(empty string) (paths []string, ok bool) {
 }
 
 // listPath is the path of the list that the value is an item of.
-func (v value) listPath() string { return v.path[:strings.LastIndexByte(v.path, '[')] }
+func (v value) listPath() string { return v.Path()[:strings.LastIndexByte(v.Path(), '[')] }
 
 func isControl(c rune) bool { return c < ' ' || c == 0x7f }
 
@@ -90,7 +91,7 @@ func (v value) name() (string, bool) {
 		return "", false
 	}
 	if !validName(s) {
-		v.reject("%q is no name; use 1 to %d letters, digits, dots, dashes and underscores, a letter or digit first", clip(s), maxName)
+		v.Reject("%q is no name; use 1 to %d letters, digits, dots, dashes and underscores, a letter or digit first", strict.Clip(s), maxName)
 		return "", false
 	}
 	return s, true
@@ -143,7 +144,7 @@ func (v value) metrics(m *policy.Metrics) {
 		case s == "" || s == "off":
 			m.Listen = ""
 		case !validListen(s):
-			v.reject("%q is no host:port; write it as %s, or off for none", clip(s), DefaultListen)
+			v.Reject("%q is no host:port; write it as %s, or off for none", strict.Clip(s), DefaultListen)
 		default:
 			m.Listen = s
 		}
@@ -177,9 +178,9 @@ func (v value) admin(a *policy.Admin) {
 		case s == "" || s == "off":
 			a.Socket = ""
 		case !path.IsAbs(s) || strings.HasSuffix(s, "/") || strings.ContainsFunc(s, isControl):
-			v.reject("%q is no absolute file name; write it as %s, or off for none", clip(s), DefaultSocket)
+			v.Reject("%q is no absolute file name; write it as %s, or off for none", strict.Clip(s), DefaultSocket)
 		case len(s) > maxSocket:
-			v.reject("is longer than the %d bytes that a unix socket allows; choose a shorter path", maxSocket)
+			v.Reject("is longer than the %d bytes that a unix socket allows; choose a shorter path", maxSocket)
 		default:
 			a.Socket = path.Clean(s)
 		}

@@ -11,10 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/policy/config"
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // Bounds of a workload.
@@ -45,12 +44,12 @@ func Load(path string) (*Workload, error) {
 // Parse parses text as a workload file. name stands for the file in messages.
 // An error is of type config.Errors; with one there is no workload.
 func Parse(name string, text []byte) (*Workload, error) {
-	r := &reader{file: name}
+	r := &strict.Reader{File: name, Noun: "workload"}
 	w := &Workload{Name: name, Runs: 1}
-	if root, ok := r.document(text); ok {
+	if root, ok := document(r, text); ok {
 		root.workload(w, text)
 	}
-	if err := r.err(); err != nil {
+	if err := r.Err(); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -82,14 +81,14 @@ func (v value) workload(w *Workload, text []byte) {
 	if w.Clients.Processes == 0 {
 		w.Clients.Processes = w.Clients.Workers
 	}
-	if !v.has("duration") {
-		v.reject("has no duration; write how much time to simulate, as in duration: 10s")
+	if !v.Has("duration") {
+		v.Reject("has no duration; write how much time to simulate, as in duration: 10s")
 	}
-	if from != nil && v.has("duration") && w.MeasureFrom >= w.Duration {
-		from.reject("is not before the end of the %s that are simulated; write a shorter one", spell(w.Duration))
+	if from != nil && v.Has("duration") && w.MeasureFrom >= w.Duration {
+		from.Reject("is not before the end of the %s that are simulated; write a shorter one", spell(w.Duration))
 	}
 	if strategies == nil {
-		v.reject("has no strategies; write at least one, as in strategies: [naive, egressd]")
+		v.Reject("has no strategies; write at least one, as in strategies: [naive, egressd]")
 		return
 	}
 	w.Strategies = strategies.strategies(w.Clients.Retry)
@@ -108,12 +107,12 @@ func (v value) clients(c *Clients) {
 		field{"retry", func(v value) { v.retry(&c.Retry) }},
 		field{"host", func(v value) {
 			if c.Host = v.text("store.example.com"); strings.ContainsAny(c.Host, "/: ") || c.Host != strings.ToLower(c.Host) {
-				v.reject("must be a host name in lower case, without scheme and port%s", v.butIs())
+				v.Reject("must be a host name in lower case, without scheme and port%s", v.ButIs())
 			}
 		}},
 		field{"path", func(v value) {
 			if c.Path = v.text("/api/"); !strings.HasPrefix(c.Path, "/") {
-				v.reject("must begin with a slash%s", v.butIs())
+				v.Reject("must begin with a slash%s", v.ButIs())
 			}
 		}},
 		field{"method", func(v value) {
@@ -121,8 +120,8 @@ func (v value) clients(c *Clients) {
 		}},
 	)
 	for _, n := range []*value{processes, exits} {
-		if n != nil && n.node.Value != "" && (c.Processes > c.Workers && n == processes || c.Exits > c.Workers && n == exits) {
-			n.reject("is more than there are workers (%d)", c.Workers)
+		if n != nil && n.Raw() != "" && (c.Processes > c.Workers && n == processes || c.Exits > c.Workers && n == exits) {
+			n.Reject("is more than there are workers (%d)", c.Workers)
 		}
 	}
 }
@@ -142,7 +141,7 @@ func retryFields(r *Retry) []field {
 
 func (v value) checkRetry(r *Retry) {
 	if r.Base > r.Cap {
-		v.reject("base (%s) is more than cap (%s); raise cap", spell(r.Base), spell(r.Cap))
+		v.Reject("base (%s) is more than cap (%s); raise cap", spell(r.Base), spell(r.Cap))
 	}
 }
 
@@ -154,9 +153,9 @@ func (v value) strategies(retry Retry) []Strategy {
 		switch {
 		case !ok:
 		case labels[s.Label]:
-			v.reject("%q is there twice; remove one, or give it another label", clip(s.Label))
+			v.Reject("%q is there twice; remove one, or give it another label", strict.Clip(s.Label))
 		case len(all) == maxStrategies:
-			v.reject("is one more than the %d that there may be; remove some", maxStrategies)
+			v.Reject("is one more than the %d that there may be; remove some", maxStrategies)
 		default:
 			labels[s.Label] = true
 			all = append(all, s)
@@ -167,10 +166,10 @@ func (v value) strategies(retry Retry) []Strategy {
 
 // strategy reads a name, or a mapping that says more.
 func (v value) strategy(retry Retry) (Strategy, bool) {
-	if v.node.Kind != yaml.MappingNode {
-		s, err := ParseStrategy(v.node.Value, retry)
+	if !v.IsMapping() {
+		s, err := ParseStrategy(v.Raw(), retry)
 		if err != nil {
-			v.reject("%v", err)
+			v.Reject("%v", err)
 		}
 		return s, err == nil
 	}
@@ -181,12 +180,12 @@ func (v value) strategy(retry Retry) (Strategy, bool) {
 	)...)
 	v.checkRetry(&retry)
 	if name == "" {
-		v.reject("has no strategy; write which, as in strategy: fixed")
+		v.Reject("has no strategy; write which, as in strategy: fixed")
 		return Strategy{}, false
 	}
 	s, err := ParseStrategy(name, retry)
 	if err != nil {
-		v.reject("%v", err)
+		v.Reject("%v", err)
 		return Strategy{}, false
 	}
 	if label != "" {
@@ -202,13 +201,13 @@ func (v value) origin(o *Origin) {
 		field{"outages", func(v value) {
 			v.list("[{from: 0s, to: 10s, answer: 503}]", func(v value) { o.Outages = append(o.Outages, v.outage()) })
 			if len(o.Outages) > maxOutages {
-				v.reject("are more than %d; remove some", maxOutages)
+				v.Reject("are more than %d; remove some", maxOutages)
 			}
 		}},
 		field{"latency", func(v value) {
 			o.Latency = v.dist(time.Hour)
 			if max(o.Latency.a, o.Latency.b) < minLatency {
-				v.reject("must reach %s: an answer takes time%s", minLatency, v.butIs())
+				v.Reject("must reach %s: an answer takes time%s", minLatency, v.ButIs())
 			}
 		}},
 		field{"headers", func(v value) {
@@ -226,11 +225,11 @@ func (v value) limit(l *Limit) {
 		field{"per", func(v value) { l.Shared = v.word("exit", "all") == "all" }},
 		field{"count_refused", func(v value) { l.CountRefused = v.word("true", "false") == "true" }},
 	)
-	if v.has("burst") && !v.has("rate") {
-		v.reject("has a burst without a rate; add rate, as in rate: 1/s")
+	if v.Has("burst") && !v.Has("rate") {
+		v.Reject("has a burst without a rate; add rate, as in rate: 1/s")
 	}
-	if !v.has("rate") && !v.has("window") && !v.has("concurrency") {
-		v.reject("allows everything; add rate, window or concurrency, or remove it")
+	if !v.Has("rate") && !v.Has("window") && !v.Has("concurrency") {
+		v.Reject("allows everything; add rate, window or concurrency, or remove it")
 	}
 }
 
@@ -240,8 +239,8 @@ func (v value) window(w *Window) {
 		field{"per", func(v value) { w.Per = v.duration(time.Millisecond, maxDuration) }},
 		field{"kind", func(v value) { w.Fixed = v.word("sliding", "fixed") == "fixed" }},
 	)
-	if !v.has("limit") || !v.has("per") {
-		v.reject("needs limit and per, as in {limit: 100, per: 1m, kind: fixed}")
+	if !v.Has("limit") || !v.Has("per") {
+		v.Reject("needs limit and per, as in {limit: 100, per: 1m, kind: fixed}")
 	}
 }
 
@@ -260,10 +259,10 @@ func (v value) refusal(r *Refusal) {
 		}},
 	)
 	if escalate != nil && r.RetryAfter == 0 {
-		escalate.reject("needs a retry_after to begin with, as in retry_after: 1s")
+		escalate.Reject("needs a retry_after to begin with, as in retry_after: 1s")
 	}
 	if r.Max < r.RetryAfter {
-		escalate.reject("max (%s) is less than retry_after (%s); raise it", spell(r.Max), spell(r.RetryAfter))
+		escalate.Reject("max (%s) is less than retry_after (%s); raise it", spell(r.Max), spell(r.RetryAfter))
 	}
 }
 
@@ -273,7 +272,7 @@ func (v value) outage() Outage {
 		field{"from", func(v value) { o.From = v.duration(0, maxDuration) }},
 		field{"to", func(v value) { o.To = v.duration(0, maxDuration) }},
 		field{"answer", func(v value) {
-			if v.node.Value == "error" {
+			if v.Raw() == "error" {
 				o.Status = 0
 				return
 			}
@@ -282,10 +281,10 @@ func (v value) outage() Outage {
 		field{"retry_after", func(v value) { o.RetryAfter = v.seconds(maxDuration) }},
 	)
 	if o.To <= o.From {
-		v.reject("must end after it begins; write both, as in {from: 0s, to: 10s}")
+		v.Reject("must end after it begins; write both, as in {from: 0s, to: 10s}")
 	}
 	if o.Status == 0 && o.RetryAfter > 0 {
-		v.reject("cannot ask for retry_after, as a connection that fails brings no answer; remove it")
+		v.Reject("cannot ask for retry_after, as a connection that fails brings no answer; remove it")
 	}
 	return o
 }
@@ -294,24 +293,24 @@ func (v value) outage() Outage {
 // parser of policy files, which gets the lines of the workload that it stands
 // on, in their places, so that messages tell the right ones.
 func (v value) policy(text []byte) *policy.Policy {
-	first, last := v.node.Line, v.node.Line
-	if v.node.Kind != yaml.MappingNode || v.node.Style&yaml.FlowStyle != 0 {
-		v.reject("must be a policy file, indented, on the lines below")
+	first, last := v.Line(), v.Line()
+	if !v.IsMapping() || v.IsFlow() {
+		v.Reject("must be a policy file, indented, on the lines below")
 		return nil
 	}
 	lines := strings.SplitAfter(string(text), "\n")
 	indented := func(line string) bool { return strings.TrimLeft(line, " ") != line || strings.TrimSpace(line) == "" }
 	if first > len(lines) || !indented(lines[first-1]) {
-		v.reject("must be a policy file, indented, on the lines below")
+		v.Reject("must be a policy file, indented, on the lines below")
 		return nil
 	}
 	for last < len(lines) && (indented(lines[last]) || strings.HasPrefix(lines[last], "#")) {
 		last++
 	}
-	p, err := config.Parse(v.r.file, []byte(strings.Repeat("\n", first-1)+strings.Join(lines[first-1:last], "")))
+	p, err := config.Parse(v.r.File, []byte(strings.Repeat("\n", first-1)+strings.Join(lines[first-1:last], "")))
 	if errs := config.Errors(nil); errors.As(err, &errs) {
 		for _, e := range errs {
-			v.r.add(e.Line, "policy: %s", strings.TrimPrefix(e.Msg, "the policy "))
+			v.r.Add(e.Line, "policy: "+strings.TrimPrefix(e.Msg, "the policy "))
 		}
 		return nil
 	}

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // Behaviour is what a client does when a request failed.
@@ -74,7 +76,7 @@ func ParseStrategy(name string, retry Retry) (Strategy, error) {
 			return s, nil
 		}
 	}
-	return Strategy{}, fmt.Errorf("no strategy %q; there are %s, and all of them with %s", clip(name), strings.Join(StrategyNames(), ", "), Suffix)
+	return Strategy{}, fmt.Errorf("no strategy %q; there are %s, and all of them with %s", strict.Clip(name), strings.Join(StrategyNames(), ", "), Suffix)
 }
 
 // attempts is how often a job is tried.
