@@ -27,7 +27,7 @@ import (
 const perSecond = 1e9
 
 func BenchmarkDecision(b *testing.B) {
-	b.Run("egressd cell", func(b *testing.B) {
+	b.Run("egressd-cell", func(b *testing.B) {
 		c := new(ledger.Cell)
 		c.Configure(1, time.Second, mono.Now())
 		b.ReportAllocs()
@@ -39,7 +39,7 @@ func BenchmarkDecision(b *testing.B) {
 	})
 	// Enter, dispatch and the report of the answer: the others have no such
 	// thing as the last.
-	b.Run("egressd gate", func(b *testing.B) {
+	b.Run("egressd-gate", func(b *testing.B) {
 		g := gate.New(gate.Config{Now: mono.Now, Alarm: gate.Timer})
 		defer g.Close()
 		lanes := lane(b)
