@@ -27,13 +27,24 @@ type Grant struct {
 	before  uint64 // units under way when it was taken
 }
 
-// Cost is the number of units that a request takes when it goes.
-func (l *Lane) Cost() uint64 {
-	if x := l.limits.Load(); x != nil {
-		return x.cost
+// units is what a request takes when it goes.
+func (x *limits) units() uint64 {
+	if x == nil {
+		return 1
 	}
-	return 1
+	return x.cost
 }
+
+// places is how much may be under way, 0 for any number.
+func (x *limits) places() int64 {
+	if x == nil {
+		return 0
+	}
+	return x.concurrency
+}
+
+// Cost is the number of units that a request takes when it goes.
+func (l *Lane) Cost() uint64 { return l.limits.Load().units() }
 
 // Take takes, for one request at now, what all limits of the lane ask for, or
 // nothing, and reports whether it did. If not, wait is how long it takes at
@@ -43,42 +54,35 @@ func (l *Lane) Cost() uint64 {
 // allocates.
 func (l *Lane) Take(now ledger.Time) (g Grant, wait time.Duration, ok bool) {
 	x, k := l.limits.Load(), l.lessons(now)
-	cost := uint64(1)
-	if x != nil {
-		cost = x.cost
-		if !l.enter(x.concurrency) {
-			wait, _ = l.Peek(now)
-			return Grant{}, wait, false
+	if l.enter(x.places()) {
+		if ok = l.take(&g, x, k, now); ok {
+			return g, 0, true
 		}
-	} else {
-		l.InFlight.Add(1)
+		l.back(&g, now)
 	}
+	wait, _ = l.Peek(now)
+	return Grant{}, wait, false
+}
+
+// take takes of all limits but the places, in the order in which that is given
+// back with the least harm. What it took until one refused stands in g.
+func (l *Lane) take(g *Grant, x *limits, k *lessons, now ledger.Time) (ok bool) {
+	cost := x.units()
 	g.before = cost * uint64(max(0, l.InFlight.Load()-1))
 	if k != nil {
-		if _, ok := k.tracker.Take(now, cost); !ok {
-			l.InFlight.Add(-1)
-			wait, _ = l.Peek(now)
-			return Grant{}, wait, false
+		if _, ok = k.tracker.Take(now, cost); !ok {
+			return false
 		}
 		g.lessons, g.learned = k, cost
 	}
 	if x != nil && x.window != nil {
-		var ok bool
 		if g.stamp, ok = x.window.Take(now, cost); !ok {
-			l.back(&g, now)
-			wait, _ = l.Peek(now)
-			return Grant{}, wait, false
+			return false
 		}
 		g.window = x.window
 	}
-	if g.Grant, wait, ok = l.Cell.Take(now, cost); ok {
-		return g, 0, true
-	}
-	l.back(&g, now)
-	if x != nil || k != nil {
-		wait, _ = l.Peek(now)
-	}
-	return Grant{}, wait, false
+	g.Grant, _, ok = l.Cell.Take(now, cost)
+	return ok
 }
 
 // enter counts one more under way, if there may be.
@@ -140,14 +144,13 @@ func (l *Lane) Release() { l.InFlight.Add(-1) }
 
 // Counts reports whether the lane bounds what is under way at once.
 func (l *Lane) Counts() bool {
-	x := l.limits.Load()
-	return x != nil && x.concurrency > 0
+	return l.limits.Load().places() > 0
 }
 
 // Full reports whether as much is under way as may be.
 func (l *Lane) Full() bool {
-	x := l.limits.Load()
-	return x != nil && x.concurrency > 0 && l.InFlight.Load() >= x.concurrency
+	most := l.limits.Load().places()
+	return most > 0 && l.InFlight.Load() >= most
 }
 
 // Stuck reports whether the lane waits for an answer, not for a time: its
@@ -161,10 +164,7 @@ func (l *Lane) Peek(now ledger.Time) (wait time.Duration, ready bool) {
 	if x == nil && k == nil {
 		return l.Cell.Peek(now, 1)
 	}
-	cost := uint64(1)
-	if x != nil {
-		cost = x.cost
-	}
+	cost := x.units()
 	wait, ready = l.Cell.Peek(now, cost)
 	if x != nil {
 		if x.window != nil {
@@ -187,10 +187,7 @@ func (l *Lane) Peek(now ledger.Time) (wait time.Duration, ready bool) {
 // before it, if nothing else happens and what is under way ends soon.
 func (l *Lane) After(now ledger.Time, ahead uint64) time.Duration {
 	x, k := l.limits.Load(), l.lessons(now)
-	cost := uint64(1)
-	if x != nil {
-		cost = x.cost
-	}
+	cost := x.units()
 	wait := l.Cell.After(now, ahead, cost)
 	if x != nil && x.window != nil {
 		wait = max(wait, x.window.After(now, ahead, cost))
@@ -217,7 +214,7 @@ func (l *Lane) Blocked(now ledger.Time) bool {
 		}
 	}
 	k := l.learned.Load()
-	return k != nil && k.tracker.Wait(now, l.Cost()) > 0
+	return k != nil && k.tracker.Wait(now, x.units()) > 0
 }
 
 // Pace is the time between two requests at the lane's budget, whatever slows

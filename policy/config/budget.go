@@ -227,7 +227,7 @@ func (v value) cooldown(c *policy.Cooldown) {
 	switch {
 	case c.Default <= c.Max:
 	case def != nil:
-		def.Reject("is more than max (%s); write a shorter one", shortDuration(c.Max))
+		def.Reject("is more than max (%s); write a shorter one", strict.Duration(c.Max))
 	default:
 		c.Default = c.Max // nobody asked for the default
 	}

@@ -185,7 +185,7 @@ func formatWindow(w policy.Window) string {
 	if w.Kind == policy.Fixed {
 		which = "each"
 	}
-	return fmt.Sprintf("%d in %s %s", w.Limit, which, shortDuration(w.Per))
+	return fmt.Sprintf("%d in %s %s", w.Limit, which, strict.Duration(w.Per))
 }
 
 // oneDestination reports whether the patterns can only be one host.

@@ -120,5 +120,5 @@ func formatRate(r policy.Rate) string {
 	case 24 * time.Hour:
 		return count + "/d"
 	}
-	return count + "/" + shortDuration(r.Every)
+	return count + "/" + strict.Duration(r.Every)
 }

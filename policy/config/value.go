@@ -182,21 +182,9 @@ func parseDuration(s string, low, high time.Duration) (time.Duration, error) {
 	case err != nil || strings.HasPrefix(s, "+"):
 		return 0, fmt.Errorf("%q is no duration; write it as 30s, 5m, 1h30m or 250ms", strict.Clip(s))
 	case d < low || d > high:
-		return 0, fmt.Errorf("must be from %s to %s, not %s", shortDuration(low), shortDuration(high), strict.Clip(s))
+		return 0, fmt.Errorf("must be from %s to %s, not %s", strict.Duration(low), strict.Duration(high), strict.Clip(s))
 	}
 	return d, nil
-}
-
-// shortDuration is d without the zero units at the end: 24h, not 24h0m0s.
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 func tagName(tag string) string {

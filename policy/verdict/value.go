@@ -217,33 +217,26 @@ func windowOf(params []byte) (time.Duration, bool) {
 
 // parseLeast reads "99" or "99;w=60, 7", and returns the least number.
 func parseLeast(value []byte) (int64, bool) {
-	least := int64(-1)
-	for {
-		item, rest, more := cut(value, ',')
-		number, _, _ := cut(item, ';')
-		n, ok := wholeNumber(trim(number))
-		if !ok {
-			return 0, false
-		}
-		if least < 0 || n < least {
-			least = n
-		}
-		if !more {
-			return least, true
-		}
-		value = rest
-	}
+	return least(value, func(number, _ []byte, _ bool) (int64, bool) { return wholeNumber(trim(number)) })
 }
 
 // parseLeastNamed reads "Get3Min;159,Get30Min;1259", and returns the least
 // number.
 func parseLeastNamed(value []byte) (int64, bool) {
+	return least(value, func(_, number []byte, named bool) (int64, bool) {
+		n, ok := wholeNumber(trim(number))
+		return n, ok && named
+	})
+}
+
+// least is the least number of the items of a list. read reads one that was cut
+// at its first semicolon, if it has any; one that it does not read spoils all.
+func least(value []byte, read func(before, after []byte, more bool) (int64, bool)) (int64, bool) {
 	least := int64(-1)
 	for {
 		item, rest, more := cut(value, ',')
-		_, number, named := cut(item, ';')
-		n, ok := wholeNumber(trim(number))
-		if !named || !ok {
+		n, ok := read(cut(item, ';'))
+		if !ok {
 			return 0, false
 		}
 		if least < 0 || n < least {

@@ -62,22 +62,11 @@ const (
 	hardDelay = 3
 )
 
-const labOrigin = `
-daemon off;
-user root;
-worker_processes 1;
-pid %[1]s/pid;
-error_log %[1]s/error.log warn;
-events { worker_connections 512; }
+const labOrigin = nginxMain + `
 http {
 	log_format receipt '$msec $status $remote_addr $request_uri';
 	access_log %[1]s/access.log receipt;
-	client_body_temp_path %[1]s/body;
-	proxy_temp_path %[1]s/proxy;
-	fastcgi_temp_path %[1]s/fastcgi;
-	uwsgi_temp_path %[1]s/uwsgi;
-	scgi_temp_path %[1]s/scgi;
-	map $remote_addr$request_uri $hard {
+` + nginxFolders + `	map $remote_addr$request_uri $hard {
 		default "";
 		~^10\.78\.0\.11%[2]s $binary_remote_addr;
 	}

@@ -27,22 +27,11 @@ const (
 	testUID     = "65534"
 )
 
-const wiredOrigin = `
-daemon off;
-user root;
-worker_processes 1;
-pid %[1]s/pid;
-error_log %[1]s/error.log warn;
-events { worker_connections 512; }
+const wiredOrigin = nginxMain + `
 http {
 	log_format receipt '$msec $status $remote_addr $request_uri';
 	access_log %[1]s/access.log receipt;
-	client_body_temp_path %[1]s/body;
-	proxy_temp_path %[1]s/proxy;
-	fastcgi_temp_path %[1]s/fastcgi;
-	uwsgi_temp_path %[1]s/uwsgi;
-	scgi_temp_path %[1]s/scgi;
-	server {
+` + nginxFolders + `	server {
 		listen 80;
 		location / { return 200 "$remote_addr\n"; }
 	}

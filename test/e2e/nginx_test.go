@@ -21,22 +21,30 @@ type nginx struct {
 	log  string
 }
 
-const nginxConfig = `
+// The parts that the configurations of all nginxes here begin with, and have in
+// their block http. The first argument is the folder that they may write to.
+const (
+	nginxMain = `
 daemon off;
 user root;
 worker_processes 1;
 pid %[1]s/pid;
 error_log %[1]s/error.log warn;
-events { worker_connections 512; }
-http {
-	log_format receipt '$msec $status $remote_addr';
-	access_log %[1]s/access.log receipt;
+events { worker_connections 512; }`
+	nginxFolders = `
 	client_body_temp_path %[1]s/body;
 	proxy_temp_path %[1]s/proxy;
 	fastcgi_temp_path %[1]s/fastcgi;
 	uwsgi_temp_path %[1]s/uwsgi;
 	scgi_temp_path %[1]s/scgi;
-	limit_req_zone $server_port zone=all:64k rate=1r/s;
+`
+)
+
+const nginxConfig = nginxMain + `
+http {
+	log_format receipt '$msec $status $remote_addr';
+	access_log %[1]s/access.log receipt;
+` + nginxFolders + `	limit_req_zone $server_port zone=all:64k rate=1r/s;
 	limit_req_status 429;
 	server {
 		listen 127.0.0.1:%[2]d;

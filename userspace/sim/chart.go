@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 // ChartStyle says how charts are drawn.
@@ -164,22 +166,10 @@ func axis(indent, width int, span time.Duration) string {
 	line := []rune(strings.Repeat(" ", indent+width+8))
 	put := func(at int, text string) { copy(line[max(at, 0):], []rune(text)) }
 	put(indent, "0s")
-	if middle := spell(span / 2); width >= 30 {
+	if middle := strict.Duration(span / 2); width >= 30 {
 		put(indent+width/2-utf8.RuneCountInString(middle)/2, middle)
 	}
-	end := spell(span)
+	end := strict.Duration(span)
 	put(indent+max(width-len(end), 4), end)
 	return strings.TrimRight(string(line), " ")
-}
-
-// spell is a duration without the zero units at its end: 5m, not 5m0s.
-func spell(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/egressd/egressd/policy/config/strict"
 )
 
 func seconds(n int, bars map[int]bar) *Figures {
@@ -113,7 +115,7 @@ func TestSpell(t *testing.T) {
 	for want, d := range map[string]time.Duration{
 		"0s": 0, "250ms": 250 * ms, "32.5s": 32500 * ms, "5m": 5 * time.Minute, "1m5s": 65 * sec, "1h": time.Hour, "1h30m": 90 * time.Minute,
 	} {
-		if got := spell(d); got != want {
+		if got := strict.Duration(d); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -85,7 +85,7 @@ func (v value) workload(w *Workload, text []byte) {
 		v.Reject("has no duration; write how much time to simulate, as in duration: 10s")
 	}
 	if from != nil && v.Has("duration") && w.MeasureFrom >= w.Duration {
-		from.Reject("is not before the end of the %s that are simulated; write a shorter one", spell(w.Duration))
+		from.Reject("is not before the end of the %s that are simulated; write a shorter one", strict.Duration(w.Duration))
 	}
 	if strategies == nil {
 		v.Reject("has no strategies; write at least one, as in strategies: [naive, egressd]")
@@ -141,7 +141,7 @@ func retryFields(r *Retry) []field {
 
 func (v value) checkRetry(r *Retry) {
 	if r.Base > r.Cap {
-		v.Reject("base (%s) is more than cap (%s); raise cap", spell(r.Base), spell(r.Cap))
+		v.Reject("base (%s) is more than cap (%s); raise cap", strict.Duration(r.Base), strict.Duration(r.Cap))
 	}
 }
 
@@ -262,7 +262,7 @@ func (v value) refusal(r *Refusal) {
 		escalate.Reject("needs a retry_after to begin with, as in retry_after: 1s")
 	}
 	if r.Max < r.RetryAfter {
-		escalate.Reject("max (%s) is less than retry_after (%s); raise it", spell(r.Max), spell(r.RetryAfter))
+		escalate.Reject("max (%s) is less than retry_after (%s); raise it", strict.Duration(r.Max), strict.Duration(r.RetryAfter))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config/strict"
 	"github.com/egressd/egressd/policy/ledger"
 	"github.com/egressd/egressd/userspace/gate"
 )
@@ -379,7 +380,7 @@ func (w *Workload) Title() string {
 	if c.Exits > 1 {
 		parts = append(parts, fmt.Sprintf("through %d exits", c.Exits))
 	}
-	parts = append(parts, "for "+spell(w.Duration))
+	parts = append(parts, "for "+strict.Duration(w.Duration))
 	return strings.Join(parts, " ")
 }
 

@@ -109,7 +109,7 @@ func (v value) duration(low, high time.Duration) time.Duration {
 		return low
 	}
 	if d < low || d > high {
-		v.Reject("must be from %s to %s%s", spell(low), spell(high), v.ButIs())
+		v.Reject("must be from %s to %s%s", strict.Duration(low), strict.Duration(high), v.ButIs())
 		return low
 	}
 	return d
@@ -181,7 +181,7 @@ func (v value) rate() policy.Rate {
 	}
 	every := time.Duration(times) * unit
 	if interval := float64(every) / n; interval < float64(minInterval) || interval > float64(maxInterval) {
-		v.Reject("must be from one in %s to one in %s%s", spell(maxInterval), spell(minInterval), v.ButIs())
+		v.Reject("must be from one in %s to one in %s%s", strict.Duration(maxInterval), strict.Duration(minInterval), v.ButIs())
 		return policy.Rate{}
 	}
 	return policy.Rate{Count: n, Every: every}

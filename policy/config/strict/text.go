@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`)
@@ -61,4 +62,16 @@ func ParseDecimal(s string) (float64, error) {
 		return 0, errDecimal // out of range
 	}
 	return x, nil
+}
+
+// Duration is d without the zero units at the end: 24h, not 24h0m0s.
+func Duration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
