@@ -25,6 +25,8 @@ type Policy struct {
 	Admin   Admin
 	// Dialects are those that the file adds to the built-in ones, by name.
 	Dialects []*verdict.Dialect
+	TLS      TLS
+	QUIC     QUICMode
 }
 
 // Scope says who is shaped.
@@ -183,6 +185,8 @@ type Budget struct {
 	// the Retry-After family.
 	Dialect *verdict.Dialect
 	Retry   Retry
+	// TLS is how far connections under the budget are looked into.
+	TLS TLSMode
 	// Flights paces what is not seen into by flights (see sniff.Flights), not
 	// by connections alone. Only where Unit is Requests.
 	Flights bool
