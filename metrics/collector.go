@@ -23,6 +23,7 @@ const (
 	NameHandshakes       = "egressd_handshakes_total"
 	NameHandshakeSeconds = "egressd_handshake_seconds_total"
 	NameUntouched        = "egressd_untouched_total"
+	NameQUIC             = "egressd_quic_total"
 	NameBytes            = "egressd_bytes_total"
 	NameCooldown         = "egressd_cooldown_seconds"
 	NameLaneRate         = "egressd_lane_rate"
@@ -33,6 +34,11 @@ const (
 	NameExitBytes        = "egressd_exit_bytes_total"
 	NameExitSwitches     = "egressd_exit_switches_total"
 	NameExitMismatch     = "egressd_exit_mismatch_total"
+	NameTLSSight         = "egressd_tls_sight"
+	NameTLSAnswers       = "egressd_tls_answers_total"
+	NameTLSUnknown       = "egressd_tls_unknown_answers_total"
+	NameTLSDoubts        = "egressd_tls_doubts_total"
+	NameTLSShared        = "egressd_tls_shared_requests_total"
 	NameProgramSeconds   = "egressd_program_seconds_total"
 	NameBuildInfo        = "egressd_build_info"
 	NameReloadSuccessful = "egressd_config_last_reload_successful"
@@ -85,6 +91,7 @@ var help = []struct {
 	{NameHandshakes, "TCP handshakes of untouched connections whose time is in egressd_handshake_seconds_total.", []string{"destination", "exit"}},
 	{NameHandshakeSeconds, "Time from SYN to SYN-ACK of untouched connections, as the kernel measured it.", []string{"destination", "exit"}},
 	{NameUntouched, "Connections that went on untouched, by the gate of the connect hook that let them pass.", []string{"reason"}},
+	{NameQUIC, "UDP sockets and peers at ports that policy names, which is QUIC, by what became of them.", []string{"destination", "exit", "outcome"}},
 	{NameBytes, "Payload bytes relayed; direction sent is towards the destination.", []string{"destination", "exit", "direction"}},
 	{NameCooldown, "Time until the lane opens again, the longest of all lanes with these labels; 0 if open.", []string{"destination", "exit"}},
 	{NameLaneRate, "Units per second that the lanes grant now, summed over lanes with these labels.", []string{"destination", "exit"}},
@@ -95,6 +102,11 @@ var help = []struct {
 	{NameExitBytes, "Bytes to and from the exit as its provider meters them, what opens tunnels included, by what came of the exchange.", []string{"destination", "exit", "direction", "outcome"}},
 	{NameExitSwitches, "Requests of the pool that left by another exit, as the one whose turn it was is closed.", []string{"from", "to", "pool"}},
 	{NameExitMismatch, "Connections that were reset because they would not have left by the exit that the client's own would have had.", nil},
+	{NameTLSSight, "Open TLS connections by how their inside is seen: with keys that the process logs, by uprobes, as TLS ends here (terminate), or not at all (blind).", []string{"source"}},
+	{NameTLSAnswers, "Answers that were seen inside TLS connections.", []string{"source"}},
+	{NameTLSUnknown, "Answers that uprobes showed and that belong to no connection that is known.", nil},
+	{NameTLSDoubts, "TLS connections that the policy would have looked into and that were not, or not any more, by reason.", []string{"reason"}},
+	{NameTLSShared, "Requests that left together with another one, as one TLS record held both.", nil},
 	{NameProgramSeconds, "Time that the kernel program has run.", []string{"program"}},
 	{NameBuildInfo, "1, with the version of the binary in its labels.", []string{"version", "revision", "goversion"}},
 	{NameReloadSuccessful, "Whether the last reading of the policy file succeeded; if not, the one before is in force.", nil},
@@ -203,6 +215,21 @@ func (c *Collector) tallies(ch chan<- prometheus.Metric, all Tallies) {
 	}
 	switches.send(ch, prometheus.CounterValue)
 	c.counter(ch, NameExitMismatch, float64(all.ExitMismatches))
+	c.tls(ch, all.TLS)
+}
+
+func (c *Collector) tls(ch chan<- prometheus.Metric, t TLS) {
+	for _, n := range t.Open {
+		c.gauge(ch, NameTLSSight, float64(n.N), n.Label)
+	}
+	for _, n := range t.Answers {
+		c.counter(ch, NameTLSAnswers, float64(n.N), n.Label)
+	}
+	for _, n := range t.Doubts {
+		c.counter(ch, NameTLSDoubts, float64(n.N), n.Label)
+	}
+	c.counter(ch, NameTLSUnknown, float64(t.Unknown))
+	c.counter(ch, NameTLSShared, float64(t.Shared))
 }
 
 // NoAnswer is the code of requests that were sent and got no answer.
@@ -232,6 +259,11 @@ func (c *Collector) kernel(ch chan<- prometheus.Metric, k Kernel) {
 	for _, t := range []*table{connections, retransmits, handshakes, seconds} {
 		t.send(ch, prometheus.CounterValue)
 	}
+	quic := c.table(NameQUIC)
+	for _, n := range k.QUIC {
+		quic.addAll(pair{n.Destination, n.Exit}, n.Outcomes)
+	}
+	quic.send(ch, prometheus.CounterValue)
 	untouched := make(map[string]uint64)
 	for _, n := range k.Untouched {
 		untouched[n.Label] += n.N

@@ -82,6 +82,10 @@ func full() *fake {
 				{Destination: "store", Exit: "direct", Outcomes: []Count{{"redirected", 5}, {"untouched", 1}, {"held", 0}, {"refused", 0}}, Retransmits: 2, Handshakes: 1, HandshakeTime: 30 * time.Millisecond},
 				{Destination: Other, Exit: "direct", Outcomes: []Count{{"redirected", 0}, {"untouched", 2}, {"held", 0}, {"refused", 0}}},
 			},
+			QUIC: []QUIC{
+				{Destination: "store", Exit: "direct", Outcomes: []Count{{"untouched", 3}, {"refused", 0}}},
+				{Destination: "store", Exit: "direct", Outcomes: []Count{{"untouched", 1}, {"refused", 2}}},
+			},
 			Untouched: []Count{{"stale_heartbeat", 1}, {"no_listener", 0}},
 			Programs:  []ProgramTime{{"connect4", 1500 * time.Microsecond}},
 			Dropped:   4,

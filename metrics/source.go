@@ -52,8 +52,18 @@ type Tallies struct {
 	Switches []ExitSwitches
 	// ExitMismatches counts connections whose exit could not be kept.
 	ExitMismatches uint64
+	TLS            TLS
 	// Dropped counts the keys for which the source itself had no room.
 	Dropped uint64
+}
+
+// TLS is how the inside of TLS connections is seen.
+type TLS struct {
+	Open    []Count // connections now, by source
+	Answers []Count // by source
+	Doubts  []Count // connections, by reason
+	Unknown uint64  // answers of no known connection
+	Shared  uint64  // requests that left together with another
 }
 
 // Tally is what was counted for a destination and an exit. Tallies with the
@@ -105,6 +115,7 @@ type ExitSwitches struct {
 // Kernel is what the programs counted.
 type Kernel struct {
 	Connections []Connections
+	QUIC        []QUIC
 	Untouched   []Count       // by reason, all reasons
 	Programs    []ProgramTime // empty where the kernel keeps no run times
 	Dropped     uint64        // keys for which the maps had no room
@@ -120,6 +131,13 @@ type Connections struct {
 	// that they took in all.
 	Handshakes    uint64
 	HandshakeTime time.Duration
+}
+
+// QUIC is UDP to what policy names. Of it, what has the same labels is added up.
+type QUIC struct {
+	Destination string
+	Exit        string
+	Outcomes    []Count // untouched and refused
 }
 
 // ProgramTime is the time that one kernel program has run.

@@ -26,6 +26,7 @@ const (
 	EventExitSwitch   EventKind = "exit_switch"   // requests of a pool left by another exit, as the one whose turn it was is closed; the first of them
 	EventUnreachable  EventKind = "unreachable"   // the destination could not be reached
 	EventExitMismatch EventKind = "exit_mismatch" // the client's exit could not be kept
+	EventObserved     EventKind = "observed"      // an answer was seen inside a TLS connection; only recorded while someone listens
 )
 
 // Event is one thing that happened. Events are small values: keeping many

@@ -26,6 +26,7 @@ import (
 type execOptions struct {
 	limits  []string
 	config  string
+	observe bool
 	summary string // file
 	quiet   bool
 	socket  string
@@ -46,9 +47,14 @@ through sudo, the command itself runs as the user who called sudo.
   sudo egressd exec --limit 'api.example.com:8080=90/min,burst=5' -- make crawl
   sudo egressd exec --limit '*=auto,concurrency=4' -- make crawl
 
+HTTPS is counted by connections and what they look like from outside, unless the
+command writes its TLS keys: with --observe, or tls=observe in a limit, it is told
+to, and each request is seen. Nothing of what it sends is changed.
+
 RATE is a number in a time, as in 1/s, or auto: begin with one a second and learn
 from the answers. Options are burst=N, concurrency=N (so many under way at once)
-and window=N/DURATION (at most so many in any such time, as in window=100/1m).`,
+window=N/DURATION (at most so many in any such time, as in window=100/1m) and
+tls=observe.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("exec needs a command after --")
@@ -64,6 +70,7 @@ and window=N/DURATION (at most so many in any such time, as in window=100/1m).`,
 	flags.SetInterspersed(false)
 	flags.StringArrayVarP(&o.limits, "limit", "l", nil, "a budget, as in 'store.example.com=1/s' or 'HOST:PORT=90/min,burst=5'")
 	configFlag(cmd, &o.config, "")
+	flags.BoolVar(&o.observe, "observe", false, "look into HTTPS with keys that the command writes")
 	flags.StringVar(&o.summary, "summary-json", "", "file for the summary in JSON")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "print no summary")
 	flags.StringVar(&o.socket, "socket", "", "admin socket to open, for egressd lanes and the like")
@@ -104,8 +111,29 @@ func execPolicy(o execOptions) (*policy.Policy, error) {
 	if config.Shapes(p.Budgets) > policy.MaxShapes {
 		return nil, usagef("--limit has per: [destination, exit], which is one more than the %d different per that there may be: write the budget into %s, with a per that is there", policy.MaxShapes, o.config)
 	}
+	if o.observe {
+		observeAll(p)
+	}
 	p.Admin.Socket, p.Metrics.Listen = o.socket, o.metrics
 	return p, nil
+}
+
+// observeAll has everything looked into that would not be otherwise.
+func observeAll(p *policy.Policy) {
+	p.TLS.Mode, p.TLS.KeyLog = max(p.TLS.Mode, policy.Observe), true
+	for _, b := range p.Budgets {
+		b.TLS = max(b.TLS, policy.Observe)
+	}
+}
+
+// wantsKeys reports whether keys of the command are of use.
+func wantsKeys(p *policy.Policy) bool {
+	if !p.TLS.KeyLog {
+		return false
+	}
+	return p.TLS.Mode == policy.Observe || slices.ContainsFunc(p.Budgets, func(b *policy.Budget) bool {
+		return b.TLS == policy.Observe && b.Mode != policy.Off
+	})
 }
 
 func (e *env) exec(ctx context.Context, o execOptions, args []string) error {
@@ -130,15 +158,23 @@ func (e *env) exec(ctx context.Context, o execOptions, args []string) error {
 	// From here on no signal may end us before the cgroup is gone.
 	signals := launch.Catch()
 	defer signals.Stop()
+	keys := &commandKeys{env: e.environ()}
+	if wantsKeys(p) {
+		if keys, err = e.commandKeys(log, user); err != nil {
+			return err
+		}
+	}
 	g, err := guard.Start(ctx, cfg)
 	if err != nil {
-		return err
+		return errors.Join(err, keys.close(false))
 	}
 	status, err := e.guarded(g, signals, launch.Command{
-		Args: args, Env: e.environ(), User: user, Cgroup: g.Cgroup(),
+		Args: args, Env: keys.env, User: user, Cgroup: g.Cgroup(),
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
 	}, o)
-	if err := errors.Join(err, g.Stop(), g.Remove()); err != nil {
+	left, leftErr := g.Left()
+	err = errors.Join(err, g.Stop(), keys.close(len(left) > 0 || leftErr != nil))
+	if err := errors.Join(err, g.Remove()); err != nil {
 		return &statusError{status: max(status, statusFailed), err: err}
 	}
 	if status != statusDone {

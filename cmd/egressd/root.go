@@ -47,7 +47,7 @@ destination and exit, without a change to any of them.
 		&cobra.Group{ID: "do", Title: "Commands:"},
 		&cobra.Group{ID: "read", Title: "Asking the daemon:"},
 	)
-	for _, c := range []*cobra.Command{newRunCommand(e), newExecCommand(e), newDemoCommand(e), newCheckCommand(e), newSimulateCommand(e), newVerdictCommand(e)} {
+	for _, c := range []*cobra.Command{newRunCommand(e), newExecCommand(e), newObserveCommand(e), newDemoCommand(e), newCheckCommand(e), newSimulateCommand(e), newVerdictCommand(e)} {
 		c.GroupID = "do"
 		root.AddCommand(c)
 	}
@@ -57,7 +57,7 @@ destination and exit, without a change to any of them.
 		c.GroupID = "read"
 		root.AddCommand(c)
 	}
-	root.AddCommand(newVersionCommand(e), newOriginCommand(e), newClientsCommand(e), newCanaryCommand(e))
+	root.AddCommand(newVersionCommand(e), newOriginCommand(e), newClientsCommand(e), newCanaryCommand(e), newKeeperCommand(e))
 	return root
 }
 

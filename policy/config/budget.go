@@ -27,7 +27,7 @@ func (v value) budgets() []*policy.Budget {
 	v.list("[{rate: 1/s}]", "", func(v value) {
 		number++
 		b := defaultBudget()
-		b.Flights = v.r.flights
+		b.TLS, b.Flights = v.r.tls.mode, v.r.tls.flights
 		if !v.budget(b) {
 			return
 		}
@@ -95,7 +95,7 @@ func (v value) budget(b *policy.Budget) bool {
 		field{"recovery", func(v value) { v.recovery(&b.Recovery) }},
 		field{"retry", func(v value) { v.retry(&b.Retry) }},
 		field{"headers", func(v value) { b.HeadersOff, b.Dialect = v.headers() }},
-		field{"tls", func(v value) { v.tls(&b.Flights) }},
+		field{"tls", func(v value) { v.tlsOfBudget(b) }},
 		field{"mode", func(v value) {
 			switch s, _ := v.word("enforce", "shadow", "off"); s {
 			case "shadow":

@@ -37,6 +37,7 @@ func Default() *policy.Policy {
 		Scope:   policy.Scope{Cgroups: []string{"/"}},
 		Metrics: policy.Metrics{Listen: DefaultListen},
 		Admin:   policy.Admin{Socket: DefaultSocket},
+		TLS:     policy.TLS{KeyLog: true, Uprobes: true, KeyDir: DefaultKeyDir, CADir: DefaultCADir},
 	}
 }
 
@@ -73,7 +74,7 @@ func Parse(name string, text []byte) (*policy.Policy, error) {
 		Reader:   strict.Reader{File: name, Noun: "policy", Key: "rate: 1/s", Unknown: suggest},
 		dialects: map[string]*verdict.Dialect{},
 		exits:    exitNames{names: map[string]bool{}, users: map[string]value{}},
-		flights:  true,
+		tls:      budgetTLS{flights: true},
 	}
 	p := Default()
 	if root, ok := r.document(text); ok {

@@ -128,6 +128,7 @@ func TestDefaults(t *testing.T) {
 			Scope:   policy.Scope{Cgroups: []string{"/"}},
 			Metrics: policy.Metrics{Listen: "127.0.0.1:9477"},
 			Admin:   policy.Admin{Socket: "/run/egressd/egressd.sock"},
+			TLS:     policy.TLS{KeyLog: true, Uprobes: true, KeyDir: "/run/egressd/keys", CADir: "/var/lib/egressd/ca"},
 		}
 		if got := Default(); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
@@ -191,19 +192,20 @@ budgets:
     concurrency: 4
     cost: {units: 7, header: X-Request-Cost}
     headers: auto
-    tls: {mode: passthrough, pace: connections}
+    tls: {mode: terminate, pace: connections}
     mode: shadow
     fail: closed
   - {name: third, rate: 10/30s, unit: connections, per: [exit], mode: off, headers: off, cooldown: {max: 500ms, spread: 0.25}}
   - {start: 5/min, rate: auto, burst: 0.5, cost: 2, per: [session, path], retry: {absorb: false, max_body: 2kB}}
-tls: {mode: passthrough}
-quic: allow
+tls: {mode: observe, pace: connections, sources: [keylog], key_dir: /dev/shm/keys/, ca: /srv/ca, roots: /etc/roots.pem}
+quic: refuse
 metrics: {listen: off}
 admin: {socket: /tmp/x.sock}
 `)
 	base := func(name string, rate policy.Rate) *policy.Budget {
 		b := defaultBudget()
 		b.Name, b.Rate = name, rate
+		b.TLS, b.Flights = policy.Observe, false // as the section tls says
 		return b
 	}
 	store := &policy.Budget{
@@ -237,6 +239,7 @@ admin: {socket: /tmp/x.sock}
 		Mode:        policy.Shadow,
 		FailClosed:  true,
 		Retry:       policy.Retry{Absorb: true, Attempts: 10, MaxBody: 16 << 20},
+		TLS:         policy.Terminate,
 	}
 	third := base("third", policy.Rate{Count: 10, Every: 30 * time.Second})
 	third.Unit, third.Per, third.Mode, third.HeadersOff = policy.Connections, policy.PerExit, policy.Off, true
@@ -255,6 +258,11 @@ admin: {socket: /tmp/x.sock}
 		},
 		Budgets: []*policy.Budget{base("budget-1", policy.Rate{Count: 2, Every: time.Second}), store, third, auto},
 		Admin:   policy.Admin{Socket: "/tmp/x.sock"},
+		TLS: policy.TLS{
+			Mode: policy.Observe, KeyLog: true,
+			KeyDir: "/dev/shm/keys", CADir: "/srv/ca", Roots: "/etc/roots.pem",
+		},
+		QUIC: policy.QUICRefuse,
 	}
 	for i := range want.Budgets {
 		if i < len(got.Budgets) && !reflect.DeepEqual(got.Budgets[i], want.Budgets[i]) {

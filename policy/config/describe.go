@@ -14,11 +14,11 @@ import (
 
 // Describe says in one line per budget, in file order, what the policy really
 // allows. Where lanes multiply a limit, the line says to how much. A line per
-// pool follows.
+// pool follows, and one where QUIC is refused.
 func Describe(p *policy.Policy) []string {
 	lines := make([]string, len(p.Budgets), len(p.Budgets)+len(p.Pools))
 	for i, b := range p.Budgets {
-		lines[i] = fmt.Sprintf("%s: %s: %s%s", b.Name, describeMatch(b), describeLimits(b, len(p.Exits)), describeMore(b))
+		lines[i] = fmt.Sprintf("%s: %s: %s%s", b.Name, describeMatch(b), describeLimits(b, len(p.Exits)), describeMore(b)+describeTLS(b, &p.TLS))
 		switch b.Mode {
 		case policy.Shadow:
 			lines[i] += " (shadow: measured, never held)"
@@ -28,6 +28,9 @@ func Describe(p *policy.Policy) []string {
 	}
 	for _, pool := range p.Pools {
 		lines = append(lines, describePool(pool))
+	}
+	if p.QUIC == policy.QUICRefuse {
+		lines = append(lines, "quic: refused to ports and addresses of budgets, so that clients fall back to TCP")
 	}
 	return lines
 }

@@ -104,6 +104,31 @@ func TestDescribe(t *testing.T) {
 			},
 		},
 		{
+			"how far HTTPS is looked into",
+			`quic: refuse
+tls: {mode: observe, sources: [keylog]}
+budgets:
+  - {rate: 1/s, cost: 2}
+  - {rate: 1/s, tls: {mode: passthrough}}
+  - {rate: 1/s, tls: {mode: terminate}, mode: shadow}`,
+			[]string{
+				"budget-1: requests to every host, ports 80/443: rate 1/s per destination; each takes 2; HTTPS is observed by keys that its processes write",
+				"budget-2: requests to every host, ports 80/443: rate 1/s per destination",
+				"budget-3: requests to every host, ports 80/443: rate 1/s per destination; TLS ends here: WARNING: clients get certificates of this host's own authority, and fail unless they trust it (shadow: measured, never held)",
+				"quic: refused to ports and addresses of budgets, so that clients fall back to TCP",
+			},
+		},
+		{
+			"sources of what is observed",
+			"tls: {mode: observe}\nbudgets: [{rate: 1/s}]",
+			[]string{"budget-1: requests to every host, ports 80/443: rate 1/s per destination; HTTPS is observed by keys that its processes write, or by uprobes in them"},
+		},
+		{
+			"one source",
+			"tls: {sources: [uprobes]}\nbudgets: [{rate: 1/s, tls: {mode: observe}}]",
+			[]string{"budget-1: requests to every host, ports 80/443: rate 1/s per destination; HTTPS is observed by uprobes in its processes"},
+		},
+		{
 			"modes",
 			"budgets: [{rate: 1/s, mode: shadow}, {rate: 1/s, mode: off}]",
 			[]string{

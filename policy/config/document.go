@@ -21,7 +21,7 @@ type reader struct {
 	// dialects are those of the file by name; nil where all fields are bad.
 	dialects map[string]*verdict.Dialect
 	exits    exitNames
-	flights  bool // tls.pace for budgets that do not say
+	tls      budgetTLS // for budgets that do not say
 }
 
 // exitNames is what pools must know of exits besides the good ones.

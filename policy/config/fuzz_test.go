@@ -180,7 +180,7 @@ func checkErrors(t *testing.T, err error, text []byte) {
 func FuzzParseLimit(f *testing.F) {
 	for _, seed := range []string{
 		"store.example.com=1/s", "*:81=90/min,burst=5", "[::1]:443=1/s", "2001:db8::/32=0.1/s", "a:b:c=1/s", "=", "a=1/s,burst=",
-		"a=auto,window=100/1m,concurrency=4", "a=1/s,concurrency=4,burst=.5", "a=1/s,window=/", "a=1/s,burst=2,burst=2",
+		"a=auto,window=100/1m,concurrency=4", "a=1/s,concurrency=4,burst=.5", "a=1/s,window=/", "a=1/s,tls=observe,burst=2", "a=1/s,burst=2,burst=2",
 	} {
 		f.Add(seed)
 	}

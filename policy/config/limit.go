@@ -5,6 +5,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ import (
 
 // ParseLimit parses the flag --limit of egressd exec:
 //
-//	HOST[:PORT]=RATE[,burst=N][,window=N/DURATION][,concurrency=N]
+//	HOST[:PORT]=RATE[,burst=N][,window=N/DURATION][,concurrency=N][,tls=MODE]
 //
 // HOST is what a policy file takes under match.hosts; an IPv6 address with a
 // port stands in brackets. RATE is what one takes under rate, the window is a
@@ -77,8 +78,10 @@ func limitOptions(b *policy.Budget, options string) error {
 			b.Window, err = parseWindow(s)
 		case "concurrency":
 			b.Concurrency, err = parseInteger(s, 1, maxConcurrency)
+		case "tls":
+			b.TLS, err = parseTLS(s)
 		default:
-			return fmt.Errorf("unknown option %q; burst=N, window=N/DURATION and concurrency=N may follow the rate", strict.Clip(option))
+			return fmt.Errorf("unknown option %q; burst=N, window=N/DURATION, concurrency=N and tls=MODE may follow the rate", strict.Clip(option))
 		}
 		if err != nil {
 			return fmt.Errorf("%s %w", key, err)
@@ -110,6 +113,14 @@ func parseWindow(s string) (policy.Window, error) {
 		return policy.Window{}, fmt.Errorf("length %w", err)
 	}
 	return policy.Window{Limit: uint64(limit), Per: d}, nil
+}
+
+func parseTLS(s string) (policy.TLSMode, error) {
+	i := slices.Index(tlsWords, s)
+	if i < 0 {
+		return 0, fmt.Errorf("must be %s, not %q", strict.Series(tlsWords, "or"), strict.Clip(s))
+	}
+	return policy.TLSMode(i), nil
 }
 
 func parseInteger(s string, low, high int) (int, error) {

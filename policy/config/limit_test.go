@@ -53,10 +53,13 @@ func TestParseLimit(t *testing.T) {
 
 func TestParseLimitOptions(t *testing.T) {
 	for text, want := range map[string]func(*policy.Budget){
-		"1/s,burst=0.5":     func(b *policy.Budget) { b.Burst = 0.5 },
-		"1/s,concurrency=4": func(b *policy.Budget) { b.Concurrency = 4 },
-		"1/s,window=100/1m": func(b *policy.Budget) { b.Window = policy.Window{Limit: 100, Per: time.Minute} },
-		"auto":              func(b *policy.Budget) { b.Auto = true },
+		"1/s,burst=0.5":       func(b *policy.Budget) { b.Burst = 0.5 },
+		"1/s,concurrency=4":   func(b *policy.Budget) { b.Concurrency = 4 },
+		"1/s,window=100/1m":   func(b *policy.Budget) { b.Window = policy.Window{Limit: 100, Per: time.Minute} },
+		"1/s,tls=observe":     func(b *policy.Budget) { b.TLS = policy.Observe },
+		"1/s,tls=terminate":   func(b *policy.Budget) { b.TLS = policy.Terminate },
+		"1/s,tls=passthrough": func(*policy.Budget) {},
+		"auto":                func(b *policy.Budget) { b.Auto = true },
 		"auto,window=5000/1h30m,concurrency=1000000,burst=3": func(b *policy.Budget) {
 			b.Auto, b.Burst, b.Concurrency = true, 3, 1000000
 			b.Window = policy.Window{Limit: 5000, Per: 90 * time.Minute}
@@ -92,9 +95,9 @@ func TestParseLimitErrors(t *testing.T) {
 		"a.example=1":              `rate "1" has no unit of time; write it as 1/s, 90/min or 5000/h`,
 		"a.example=":               `rate "" has no unit of time; write it as 1/s, 90/min or 5000/h`,
 		"a.example=0/s":            `rate must be positive, not "0/s"; to let nothing out, block the destination elsewhere`,
-		"a.example=1/s,":           `unknown option ""; burst=N, window=N/DURATION and concurrency=N may follow the rate`,
-		"a.example=1/s,brust=2":    `unknown option "brust=2"; burst=N, window=N/DURATION and concurrency=N may follow the rate`,
-		"a.example=1/s,burst=2,x":  `unknown option "x"; burst=N, window=N/DURATION and concurrency=N may follow the rate`,
+		"a.example=1/s,":           `unknown option ""; burst=N, window=N/DURATION, concurrency=N and tls=MODE may follow the rate`,
+		"a.example=1/s,brust=2":    `unknown option "brust=2"; burst=N, window=N/DURATION, concurrency=N and tls=MODE may follow the rate`,
+		"a.example=1/s,burst=2,x":  `unknown option "x"; burst=N, window=N/DURATION, concurrency=N and tls=MODE may follow the rate`,
 		"a.example=1/s,burst":      `burst must be a number above 0, at most 1000000000, not ""`,
 		"a.example=1/s,burst=":     `burst must be a number above 0, at most 1000000000, not ""`,
 		"a.example=1/s,burst=0":    `burst must be a number above 0, at most 1000000000, not "0"`,
@@ -105,6 +108,8 @@ func TestParseLimitErrors(t *testing.T) {
 		"a.example=1/s,concurrency=+4":                `concurrency must be a whole number from 1 to 1000000, not "+4"`,
 		"a.example=1/s,concurrency=04":                `concurrency must be a whole number from 1 to 1000000, not "04"`,
 		"a.example=1/s,concurrency=1000001":           `concurrency must be a whole number from 1 to 1000000, not "1000001"`,
+		"a.example=1/s,tls=on":                        `tls must be passthrough, observe or terminate, not "on"`,
+		"a.example=1/s,tls":                           `tls must be passthrough, observe or terminate, not ""`,
 		"a.example=1/s,window=100":                    `window "100" has no length; write it as 100/1m`,
 		"a.example=1/s,window=0/1m":                   `window limit must be a whole number from 1 to 1000000000, not "0"`,
 		"a.example=1/s,window=1/min":                  `window length "min" is no duration; write it as 30s, 5m, 1h30m or 250ms`,

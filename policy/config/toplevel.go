@@ -25,8 +25,8 @@ func (v value) policy(p *policy.Policy) {
 		field{"pools", func(v value) { pools = &v }},
 		field{"dialects", func(v value) { p.Dialects = v.dialects() }},
 		field{"budgets", func(v value) { budgets = &v }},
-		field{"tls", func(v value) { v.tls(&v.r.flights) }},
-		field{"quic", value.quic},
+		field{"tls", func(v value) { v.tls(&p.TLS) }},
+		field{"quic", func(v value) { v.quic(&p.QUIC) }},
 		field{"fleet", unsupported},
 		field{"metrics", func(v value) { v.metrics(&p.Metrics) }},
 		field{"admin", func(v value) { v.admin(&p.Admin) }},
@@ -111,29 +111,6 @@ func validName(s string) bool {
 
 func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
-}
-
-// tls reads how TLS connections are treated.
-func (v value) tls(flights *bool) {
-	v.mapping(
-		field{"mode", func(v value) {
-			mode, ok := v.word("passthrough", "observe", "terminate")
-			if ok && mode != "passthrough" {
-				v.notYet(mode, "use passthrough")
-			}
-		}},
-		field{"pace", func(v value) {
-			if s, ok := v.word("flights", "connections"); ok {
-				*flights = s == "flights"
-			}
-		}},
-	)
-}
-
-func (v value) quic() {
-	if s, ok := v.word("allow", "refuse"); ok && s == "refuse" {
-		v.notYet(s, "use allow")
-	}
 }
 
 func (v value) metrics(m *policy.Metrics) {

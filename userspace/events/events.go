@@ -39,14 +39,16 @@ type Log struct {
 	closed bool
 }
 
-// Dispatches reports whether anyone wants dispatch events. There is one for
-// each request, so who would make one asks first: it costs a load.
+// Dispatches reports whether anyone wants dispatch events and those of observed
+// answers. There is one for each request, so who would make one asks first: it
+// costs a load.
 func (l *Log) Dispatches() bool { return l.dispatches.Load() > 0 }
 
-// Emit records an event. Dispatch events are passed on but not remembered:
-// they would push out everything else.
+// Emit records an event. Dispatch events, and those of answers that were
+// observed, are passed on but not remembered: they would push out everything
+// else.
 func (l *Log) Emit(ev policy.Event) {
-	dispatch := ev.Kind == policy.EventDispatch
+	dispatch := ev.Kind == policy.EventDispatch || ev.Kind == policy.EventObserved
 	if dispatch && !l.Dispatches() {
 		return
 	}

@@ -89,7 +89,11 @@ func (c *conn) admitOpaque(host string) {
 	}
 	f.Site = c.siteOf(f.Host)
 	c.host = f.Host
-	c.lanes = c.l.p.cfg.Engine.Select(c.lanes[:0], &f, policy.ForOpaque, c.l.now)
+	as := policy.ForOpaque
+	if c.unpaid = c.willRead(); c.unpaid {
+		as = policy.ForHTTPConnection
+	}
+	c.lanes = c.l.p.cfg.Engine.Select(c.lanes[:0], &f, as, c.l.now)
 	c.enter()
 }
 
@@ -119,7 +123,12 @@ func (c *conn) enter() {
 
 // decided is called on the loop after the gate notified the waiter.
 func (c *conn) decided() {
-	if !c.closed && c.paced != nil && c.paced.held {
+	switch {
+	case c.closed:
+	case c.reading != nil && c.reading.held != nil:
+		c.readDecided()
+		return
+	case c.paced != nil && c.paced.held:
 		c.flightDecided()
 		return
 	}
@@ -266,8 +275,18 @@ func (c *conn) judge(head []byte) verdict.Verdict {
 	if c.outside() && c.resp.Status == 407 {
 		h.Connect = true // no origin asks for the proxy's password
 	}
-	var statuses []int
-	if l := policy.Target(c.lanes); l != nil {
+	statuses := c.heed(&h, c.lanes)
+	http1.Fields(head, func(name, value []byte) bool {
+		h.Field(name, value)
+		return true
+	})
+	return conclude(&h, statuses, c.waiter.Rotating)
+}
+
+// heed tells h which fields the budgets of the lanes believe, and returns the
+// statuses that are limits to them.
+func (c *conn) heed(h *verdict.Head, lanes []*policy.Lane) (statuses []int) {
+	if l := policy.Target(lanes); l != nil {
 		rule := l.Budget()
 		statuses = rule.Cooldown.Statuses
 		h.RetryAfterOnly = rule.HeadersOff
@@ -275,17 +294,18 @@ func (c *conn) judge(head []byte) verdict.Verdict {
 			h.Dialects = c.l.p.cfg.Engine.Policy().Dialects
 		}
 	}
-	for _, l := range c.lanes {
+	for _, l := range lanes {
 		if h.CostField == "" {
 			h.CostField = l.Budget().Cost.Header
 		}
 	}
-	http1.Fields(head, func(name, value []byte) bool {
-		h.Field(name, value)
-		return true
-	})
+	return statuses
+}
+
+// conclude makes a verdict of a head whose fields were all taken.
+func conclude(h *verdict.Head, statuses []int, rotating bool) verdict.Verdict {
 	v := h.Verdict(statuses)
-	if v.Kind == verdict.ExitTrouble && c.waiter.Rotating && c.resp.Status >= 500 && !v.HasDelay {
+	if v.Kind == verdict.ExitTrouble && rotating && h.Status >= 500 && !v.HasDelay {
 		v.Kind = verdict.Error // of one address among many
 	}
 	return v

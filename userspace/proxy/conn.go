@@ -89,9 +89,14 @@ type conn struct {
 	rs     responseState
 	opaque bool // the connection is a tunnel once it is let through
 
-	isTLS    bool   // it began with a ClientHello …
-	offersH2 bool   // … that offers HTTP/2
-	paced    *paced // its flights are paced; nil: they are not
+	isTLS    bool           // it began with a ClientHello …
+	offersH2 bool           // … that offers HTTP/2 …
+	random   [32]byte       // … and has this random
+	tls      policy.TLSMode // how far it may be looked into
+	sight    policy.Sight   // how far it is
+	paced    *paced         // its flights are paced; nil: they are not
+	reading  *reading       // a copy of it is read, or is to be; nil: none
+	unpaid   bool           // it was let through for its requests to be admitted one by one, the first included
 
 	seen int // bytes of the pending head already searched for its end
 
@@ -247,9 +252,10 @@ func (c *conn) fill(s *side) (moved bool, errno unix.Errno) {
 	s.w += n
 	if s == &c.up {
 		c.heard()
-	}
-	if s == &c.up {
 		c.x.received += int64(n)
+		if c.reading != nil {
+			c.heardServer(room[:n])
+		}
 	}
 	s.bulk = n == len(room) && n >= bufferSize/2 && !s.urgent
 	// A short read has emptied the queue, unless it stopped at urgent data;
@@ -333,6 +339,8 @@ func (c *conn) end(resetClient, resetUp bool) {
 	}
 	c.closed = true
 	c.forsake()
+	c.endReading()
+	c.setSight(policy.SightNone)
 	c.forget()
 	c.unhold()
 	c.exchanged()

@@ -25,7 +25,7 @@ type paced struct {
 // pace begins to pace the flights of a TLS connection that was let through, if
 // any of its lanes counts requests.
 func (c *conn) pace() {
-	if !c.isTLS || c.paced != nil || !slices.ContainsFunc(c.lanes, byFlights) {
+	if !c.isTLS || c.paced != nil || !c.unpaid && !slices.ContainsFunc(c.lanes, byFlights) {
 		return
 	}
 	c.paced = &paced{f: sniff.Flights{H2: c.offersH2}}
@@ -47,7 +47,7 @@ func (c *conn) relayPaced() (moved bool) {
 	for !p.held && from.pending() > from.ok {
 		n, flight := p.f.Client(from.buf[from.r+from.ok : from.w])
 		from.ok += n
-		if flight && p.f.Count() > 0 {
+		if flight && (c.unpaid || p.f.Count() > 0) {
 			c.enterFlight()
 			if c.closed {
 				return true
@@ -63,6 +63,13 @@ func (c *conn) relayPaced() (moved bool) {
 	if p.f.Lost() {
 		c.paced = nil // what it is, it has no requests to tell apart
 	}
+	return c.moveClient(p.held)
+}
+
+// moveClient sends what the client may send, and reads more unless something of
+// it is held.
+func (c *conn) moveClient(held bool) (moved bool) {
+	from, to := &c.client, &c.up
 	if from.ok > 0 {
 		m, errno := c.drain(from, to, &c.sent)
 		if errno != 0 {
@@ -71,11 +78,11 @@ func (c *conn) relayPaced() (moved bool) {
 		}
 		moved = m
 	}
-	if p.held && from.hup && !c.stillThere() {
+	if held && from.hup && !c.stillThere() {
 		c.end(false, false)
 		return true
 	}
-	if p.held || from.ok > 0 || !from.readable || from.eof {
+	if held || from.ok > 0 || !from.readable || from.eof {
 		return moved
 	}
 	m, errno := c.fill(from)
@@ -89,6 +96,7 @@ func (c *conn) relayPaced() (moved bool) {
 // enterFlight takes the flight that begins to its gate.
 func (c *conn) enterFlight() {
 	p := c.paced
+	c.unpaid = false
 	f := policy.Facts{Host: c.host, Dest: c.flow.Dest, Exit: c.flow.Exit, Site: c.siteOf(c.host)}
 	if c.via != nil {
 		c.via.asFacts(&f)
@@ -102,6 +110,10 @@ func (c *conn) enterFlight() {
 		return
 	}
 	c.unhold() // its places are those of a request that was answered
+	if c.admitted {
+		c.admitted = false
+		c.l.p.cfg.Gate.Abort(&c.waiter, false, c.l.p.cfg.Now())
+	}
 	c.countBy()
 	switch out := c.l.p.cfg.Gate.Enter(&c.waiter, p.lanes, c.l.p.cfg.Now()); out.State {
 	case gate.Granted:
@@ -132,6 +144,7 @@ func (c *conn) flightDecided() {
 // be a verdict; the places that it took are those of the connection.
 func (c *conn) flightGoes() {
 	c.hold(true)
+	c.admitted = false
 	c.l.p.cfg.Gate.Abort(&c.waiter, false, c.l.p.cfg.Now())
 	c.exchanged()
 	c.x.open = true

@@ -17,6 +17,7 @@ type FlowInfo struct {
 	State       string        // sniffing, handshake, idle, held, connecting, sending, answering or tunnel
 	Lane        string        // id of the most specific lane of what it carries; may be empty
 	Requests    int           // let through so far
+	Sight       policy.Sight  // how the inside of a TLS connection is seen
 	Age         time.Duration // since it was accepted
 }
 
@@ -57,6 +58,7 @@ func (c *conn) info() FlowInfo {
 		State:    c.stateName(),
 		Lane:     c.laneID(),
 		Requests: c.requests,
+		Sight:    c.sight,
 		Age:      c.l.now.Sub(c.opened),
 	}
 }

@@ -62,6 +62,10 @@ type Config struct {
 	// must not block.
 	Named func(dest netip.AddrPort, label string)
 
+	// Keys, if set, is where secrets of TLS sessions come from, for what the
+	// policy allows to observe.
+	Keys Keys
+
 	ListenMark uint32 // SO_MARK of the listeners, by which the connect hook knows them
 	Backlog    int    // accept queue of each listener; default 4096
 	Loops      int    // event loops; default half the processors, at least one
@@ -82,13 +86,18 @@ type Config struct {
 
 // Proxy is the running proxy plane. Its methods are safe for concurrent use.
 type Proxy struct {
-	cfg      Config
-	loops    []*loop
-	next     atomic.Uint32 // round robin over loops
-	conns    atomic.Int64
-	kept     atomic.Int64 // bytes that replays keep
-	maxConns int64
-	closing  atomic.Bool
+	cfg     Config
+	loops   []*loop
+	next    atomic.Uint32 // round robin over loops
+	conns   atomic.Int64
+	kept    atomic.Int64 // bytes that replays keep
+	copied  atomic.Int64 // bytes of copies that are not read yet
+	readers readers
+	insight policy.Insight
+
+	maxConnCopies int
+	maxConns      int64
+	closing       atomic.Bool
 
 	mu        sync.Mutex
 	listeners []*listener
@@ -111,7 +120,7 @@ func New(cfg Config) (_ *Proxy, err error) {
 	if cfg.Hung == nil {
 		cfg.Hung = die
 	}
-	p := &Proxy{cfg: cfg}
+	p := &Proxy{cfg: cfg, readers: readers{wake: make(chan struct{}, 1)}, maxConnCopies: maxConnCopies}
 	p.maxConns = int64(cfg.MaxConns)
 	if p.maxConns == 0 {
 		if p.maxConns, err = connLimit(); err != nil {
@@ -157,6 +166,7 @@ func (p *Proxy) Run(ctx context.Context, drain time.Duration) error {
 	watching, unwatch := context.WithCancel(ctx)
 	defer unwatch()
 	go p.watch(watching, watchEvery)
+	go p.readers.run(watching)
 	for i, l := range p.loops {
 		g.Go(func() error {
 			if err := l.run(); err != nil {
@@ -175,5 +185,8 @@ func (p *Proxy) Run(ctx context.Context, drain time.Duration) error {
 	defer stop()
 	return g.Wait()
 }
+
+// Insight counts how TLS connections are seen.
+func (p *Proxy) Insight() *policy.Insight { return &p.insight }
 
 func (p *Proxy) event(ev policy.Event) { p.cfg.Events.Emit(ev) }

@@ -35,6 +35,9 @@ func (c *conn) fromClient() (moved bool) {
 			return false
 		}
 	case rqTunnel:
+		if c.reading != nil {
+			return c.relayRead()
+		}
 		if c.paced != nil {
 			return c.relayPaced()
 		}
@@ -134,7 +137,8 @@ func (c *conn) sniff(b []byte) bool {
 			c.undecided()
 			return false
 		}
-		c.isTLS, c.offersH2 = status == sniff.Complete, slices.Contains(hello.ALPN, "h2")
+		c.isTLS, c.offersH2, c.random = status == sniff.Complete, slices.Contains(hello.ALPN, "h2"), hello.Random
+		c.knowMode(hello.SNI)
 		if c.inside() {
 			c.admitHello(hello.SNI)
 			break

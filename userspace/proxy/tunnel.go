@@ -21,7 +21,7 @@ func (c *conn) relay(from, to *side, count *int64) (moved bool) {
 			return moved
 		}
 	}
-	if from.bulk || from.pipe != nil {
+	if (from.bulk || from.pipe != nil) && (c.reading == nil || from != &c.up) {
 		return c.spliced(from, to, count) || moved
 	}
 	if !from.readable || from.eof {

@@ -49,8 +49,11 @@ func (c *conn) begin() {
 	c.first = false
 	c.x.open, c.x.tally = true, c.tally()
 	if c.opaque {
-		c.outcomeIs(policy.Unseen)
-		if c.admitted {
+		read := c.startReading()
+		if !read {
+			c.outcomeIs(policy.Unseen)
+		}
+		if c.admitted && !read {
 			// No answer will be seen that could be a verdict.
 			c.hold(true)
 			c.admitted = false
@@ -58,7 +61,7 @@ func (c *conn) begin() {
 		}
 		c.rq, c.rs = rqTunnel, rsTunnel
 		c.up.ok = c.up.pending()
-		if c.pace(); c.paced == nil {
+		if c.pace(); c.paced == nil && !read {
 			c.client.ok = c.client.pending()
 		}
 		return

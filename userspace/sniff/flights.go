@@ -50,6 +50,29 @@ const (
 	maxBody = 1<<14 + 2048
 )
 
+// ResumeFlights is for a connection that is looked at from the middle on: after
+// its handshake, at the beginning of a record of the client.
+func ResumeFlights(h2 bool) Flights { return Flights{H2: h2, ended: true, heard: true, count: 1} }
+
+// Record is the length of the whole record of TLS that b begins with, its
+// header included; 0 if more of it is to come, and -1 if b begins with none.
+func Record(b []byte) int {
+	if len(b) > 0 && (b[0] < recordCCS || b[0] > recordData) || len(b) > 1 && b[1] != 3 {
+		return -1
+	}
+	if len(b) < recordHeader {
+		return 0
+	}
+	n := int(binary.BigEndian.Uint16(b[3:]))
+	switch {
+	case n > maxBody:
+		return -1
+	case len(b) < recordHeader+n:
+		return 0
+	}
+	return recordHeader + n
+}
+
 // Count is the number of flights that have begun.
 func (f *Flights) Count() int { return f.count }
 

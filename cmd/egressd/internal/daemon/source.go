@@ -77,7 +77,24 @@ func (s source) Tallies() metrics.Tallies {
 		out.Switches = append(out.Switches, metrics.ExitSwitches{Pool: w.Pool, From: w.From, To: w.To, N: w.Count()})
 	}
 	out.ExitMismatches = s.d.mismatches.Load()
+	out.TLS = s.insight()
 	out.Dropped = s.d.engine.Dropped()
+	return out
+}
+
+// insight is how TLS connections are seen.
+func (s source) insight() (out metrics.TLS) {
+	n := s.d.proxy.Insight().Counts()
+	for source, open := range n.Open {
+		out.Open = append(out.Open, metrics.Count{Label: source.String(), N: uint64(max(0, open))})
+	}
+	for source, answers := range n.Answers {
+		out.Answers = append(out.Answers, metrics.Count{Label: source.String(), N: answers})
+	}
+	for reason, doubts := range n.Doubts {
+		out.Doubts = append(out.Doubts, metrics.Count{Label: reason.String(), N: doubts})
+	}
+	out.Unknown, out.Shared = n.Unknown, n.Shared
 	return out
 }
 
