@@ -123,6 +123,13 @@ func (c *conn) enter() {
 
 // decided is called on the loop after the gate notified the waiter.
 func (c *conn) decided() {
+	if w := c.stale; w != nil {
+		c.stale = nil
+		if w.Outcome().State == gate.Granted {
+			c.l.p.cfg.Gate.Abort(w, true, c.l.p.cfg.Now())
+		}
+		return
+	}
 	switch {
 	case c.closed:
 	case c.reading != nil && c.reading.held != nil:

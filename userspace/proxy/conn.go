@@ -115,6 +115,7 @@ type conn struct {
 
 	waiter   gate.Waiter
 	pending  *gate.Waiter // which is in the gate, or was last
+	stale    *gate.Waiter // left it too late, and its decision is still to be delivered
 	arrived  ledger.Time  // when the pending request first came to its gate
 	lanes    []*policy.Lane
 	holds    []*policy.Lane // count the connection until it ends
@@ -339,7 +340,7 @@ func (c *conn) end(resetClient, resetUp bool) {
 	}
 	c.closed = true
 	c.forsake()
-	c.endReading()
+	c.closeReading()
 	c.setSight(policy.SightNone)
 	c.forget()
 	c.unhold()

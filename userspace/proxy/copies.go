@@ -35,6 +35,7 @@ const (
 // to the loop otherwise.
 type copies struct {
 	c     *conn
+	r     *reading
 	p     *Proxy
 	tls   *tlsread.Reader
 	heads heads.Server
@@ -58,7 +59,9 @@ type piece struct {
 	kind http1.Kind // where data is nil
 }
 
-func newCopies(c *conn, r *tlsread.Reader) *copies { return &copies{c: c, p: c.l.p, tls: r} }
+func newCopies(c *conn, r *reading, server *tlsread.Reader) *copies {
+	return &copies{c: c, r: r, p: c.l.p, tls: server}
+}
 
 // take takes the next bytes of the server. It keeps no reference to b.
 func (s *copies) take(b []byte) {
@@ -221,7 +224,10 @@ func (s *copies) readSome() (done bool) {
 func (s *copies) tell(found []answer, doubt policy.Doubt, failed bool) {
 	c := s.c
 	c.l.post(func() {
-		if !c.closed && c.reading != nil && c.reading.server == s {
+		switch {
+		case c.closed:
+			c.lastAnswers(s.r, found, failed)
+		case c.reading == s.r:
 			c.answersCame(found, doubt, failed)
 		}
 	})

@@ -137,6 +137,10 @@ func (c *conn) flightDecided() {
 		c.end(true, true)
 		return
 	}
+	if c.reading != nil && c.reading.ready {
+		c.keysCame()
+		return
+	}
 	c.advance()
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/userspace/gate"
 	"github.com/egressd/egressd/userspace/heads"
+	"github.com/egressd/egressd/userspace/http1"
 	"github.com/egressd/egressd/userspace/sniff"
 	"github.com/egressd/egressd/userspace/tlsread"
 )
@@ -62,6 +63,7 @@ type reading struct {
 	greeting []byte         // what the server sent
 	expected bool           // the process logs its keys
 	waits    bool           // a request waits for them
+	ready    bool           // they are there
 	late     bool           // they are no longer waited for
 
 	// From then on:
@@ -75,6 +77,7 @@ type reading struct {
 	begun  int     // heads in what is staged and at hand
 	looked bool    // at the first bytes
 	asked  *stream // waits for answers to be read
+	last   *stream // if it is answered so, what follows is no HTTP
 	timer  timer
 }
 
@@ -143,6 +146,10 @@ func (c *conn) keysCame() {
 	if r.client != nil {
 		return
 	}
+	if c.paced != nil && c.paced.held && !c.l.p.cfg.Gate.Leave(&c.waiter) {
+		r.ready = true // once the flight that was just decided is told
+		return
+	}
 	params, status := tlsread.ServerHello(r.greeting)
 	params.ClientRandom = c.random
 	if status != sniff.Complete {
@@ -163,12 +170,9 @@ func (c *conn) keysCame() {
 		c.goBlind(policy.DoubtUnsupported)
 		return
 	}
-	if c.paced != nil && c.paced.held {
-		c.l.p.cfg.Gate.Leave(&c.waiter)
-	}
 	c.paced = nil
 	c.l.timers.stop(&r.timer)
-	r.client, r.server, r.waits = client, newCopies(c, server), false
+	r.client, r.server, r.waits = client, newCopies(c, r, server), false
 	c.setSight(policy.SightKeys)
 	if !c.catchUp() {
 		return
@@ -249,16 +253,47 @@ func (c *conn) endReading() {
 	if r == nil {
 		return
 	}
+	c.letGoReading()
+	c.leaveStreams(&r.streams)
+	if r.server != nil {
+		r.server.stop()
+	}
+}
+
+// closeReading is endReading for a connection that ends. What its server sent
+// may still have to be read: a client often closes as soon as it has its answer.
+func (c *conn) closeReading() {
+	r := c.reading
+	if r == nil || r.server == nil || !r.server.behind() {
+		c.endReading()
+		return
+	}
+	c.letGoReading()
+	c.leaveHeld(&r.streams)
+}
+
+func (c *conn) letGoReading() {
+	r := c.reading
 	c.reading = nil
 	if !c.x.known && len(r.streams.open) == 0 {
 		c.outcomeIs(policy.Unseen)
 	}
 	r.cancel()
 	c.l.timers.stop(&r.timer)
-	c.leaveStreams(&r.streams)
-	if r.server != nil {
-		r.server.stop()
+}
+
+// lastAnswers takes what the reader of the server's copies found after the
+// connection ended.
+func (c *conn) lastAnswers(r *reading, answers []answer, failed bool) {
+	for i := range answers {
+		if !answers[i].ended {
+			c.streamAnswered(&r.streams, &answers[i])
+		}
 	}
+	if failed || !r.server.behind() {
+		c.leaveStreams(&r.streams)
+	}
+	c.exchanged()
 }
 
 // becomeTunnel follows a change of protocol: what comes now is no HTTP.
@@ -303,7 +338,7 @@ func (c *conn) relayRead() (moved bool) {
 	if c.closed || c.reading == nil {
 		return true // there is another way for what is left
 	}
-	return c.moveClient(r.held != nil || r.waits || r.asked != nil || c.paced != nil && c.paced.held)
+	return c.moveClient(r.held != nil || r.waits || r.asked != nil || r.last != nil || c.paced != nil && c.paced.held)
 }
 
 // passWithoutKeys passes on whole records of the client, and keeps a copy of them.
@@ -417,7 +452,7 @@ func (c *conn) likeHTTP(plain []byte) bool {
 func (c *conn) readRecord() bool {
 	r := c.reading
 	for len(r.plain) > 0 {
-		if r.held != nil || r.asked != nil {
+		if r.held != nil || r.asked != nil || r.last != nil {
 			return false
 		}
 		n, ev, err := r.heads.Next(r.plain)
@@ -479,8 +514,13 @@ func (c *conn) readAsks(s *stream) bool {
 
 // expect tells the reader of the answers what was asked.
 func (c *conn) expect(s *stream) {
-	if !c.reading.heads.HTTP2() {
-		c.reading.server.expect(s.kind)
+	r := c.reading
+	if r.heads.HTTP2() {
+		return
+	}
+	r.server.expect(s.kind)
+	if s.kind&(http1.ForUpgrade|http1.ForCONNECT) != 0 {
+		r.last = s
 	}
 }
 
@@ -539,10 +579,15 @@ func (c *conn) answersCame(answers []answer, doubt policy.Doubt, failed bool) {
 		c.goBlind(doubt)
 		return
 	}
+	again := false
+	if r.last != nil && r.streams.open[r.last.id] != r.last {
+		r.last, again = nil, true // it was answered, and HTTP goes on
+	}
 	if r.asked != nil && !r.server.behind() {
 		c.askedGoes()
-		if !c.closed {
-			c.advance()
-		}
+		again = true
+	}
+	if again && !c.closed {
+		c.advance()
 	}
 }

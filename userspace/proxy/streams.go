@@ -247,15 +247,20 @@ func (c *conn) leaveStream(s *stream) {
 	}
 }
 
+// leaveHeld leaves the gate with the stream that is held.
+func (c *conn) leaveHeld(ss *streams) {
+	if ss.held == nil {
+		return
+	}
+	if !c.l.p.cfg.Gate.Leave(ss.held.waiter) {
+		c.stale = ss.held.waiter // was just decided: decided will be called for it
+	}
+	c.pending, ss.held = &c.waiter, nil
+}
+
 // leaveStreams leaves the gate with all streams of the connection.
 func (c *conn) leaveStreams(ss *streams) {
-	if ss.held != nil {
-		c.l.p.cfg.Gate.Leave(ss.held.waiter)
-		if c.pending == ss.held.waiter {
-			c.pending = &c.waiter
-		}
-		ss.held = nil
-	}
+	c.leaveHeld(ss)
 	for id, s := range ss.open {
 		delete(ss.open, id)
 		c.leaveStream(s)
