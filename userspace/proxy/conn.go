@@ -96,6 +96,8 @@ type conn struct {
 	sight    policy.Sight   // how far it is
 	paced    *paced         // its flights are paced; nil: they are not
 	reading  *reading       // a copy of it is read, or is to be; nil: none
+	enrolled bool           // probes find it
+	shows    bool           // … and its process is probed: answers to its flights will be shown
 	unpaid   bool           // it was let through for its requests to be admitted one by one, the first included
 
 	seen int // bytes of the pending head already searched for its end
@@ -341,6 +343,7 @@ func (c *conn) end(resetClient, resetUp bool) {
 	c.closed = true
 	c.forsake()
 	c.closeReading()
+	c.bury()
 	c.setSight(policy.SightNone)
 	c.forget()
 	c.unhold()

@@ -144,15 +144,28 @@ func (c *conn) flightDecided() {
 	c.advance()
 }
 
-// flightGoes notes that a flight was let go. No answer will be seen that could
-// be a verdict; the places that it took are those of the connection.
+// flightGoes notes that a flight was let go.
 func (c *conn) flightGoes() {
-	c.hold(true)
-	c.admitted = false
-	c.l.p.cfg.Gate.Abort(&c.waiter, false, c.l.p.cfg.Now())
+	c.admitted = true
+	c.unseen()
 	c.exchanged()
 	c.x.open = true
 	c.outcomeIs(policy.Unseen)
+}
+
+// unseen reports what was let go and whose answer will not be seen, which could
+// be a verdict. The places that it took are those of the connection. Where a
+// probe will show the answer, it stays unreported until then, or until the next
+// flight.
+func (c *conn) unseen() {
+	if c.shows {
+		c.hold(false)
+		c.wrote = true
+		return
+	}
+	c.hold(true)
+	c.admitted = false
+	c.l.p.cfg.Gate.Abort(&c.waiter, false, c.l.p.cfg.Now())
 }
 
 // heard notes that the server has sent something.

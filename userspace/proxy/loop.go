@@ -64,7 +64,8 @@ type loop struct {
 	timers    timers
 	now       ledger.Time
 	nextNote  ledger.Time
-	spare     int    // a descriptor kept back for the day when there are none
+	spare     int // a descriptor kept back for the day when there are none
+	graves    []grave
 	head      []byte // memory for a request head that is rewritten
 
 	turns      atomic.Uint64 // made so far; watched from outside
@@ -271,6 +272,7 @@ func (l *loop) tick() {
 		l.p.cfg.Kernel.Beat(l.now)
 	}
 	l.timers.expire(l.now)
+	l.forgetBuried()
 	if l.now >= l.nextNote {
 		l.nextNote = l.now.Add(noteEvery)
 		for _, c := range l.slots {

@@ -130,6 +130,7 @@ func (c *conn) knowMode(host string) {
 	if c.isTLS {
 		c.tls = c.l.p.cfg.Engine.TLSMode(host, dest)
 		c.setSight(policy.SightBlind)
+		c.enrol()
 	}
 }
 

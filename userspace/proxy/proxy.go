@@ -66,6 +66,9 @@ type Config struct {
 	// policy allows to observe.
 	Keys Keys
 
+	// Probes, if set, are those in clients' processes, for the same.
+	Probes Probes
+
 	ListenMark uint32 // SO_MARK of the listeners, by which the connect hook knows them
 	Backlog    int    // accept queue of each listener; default 4096
 	Loops      int    // event loops; default half the processors, at least one
@@ -86,14 +89,15 @@ type Config struct {
 
 // Proxy is the running proxy plane. Its methods are safe for concurrent use.
 type Proxy struct {
-	cfg     Config
-	loops   []*loop
-	next    atomic.Uint32 // round robin over loops
-	conns   atomic.Int64
-	kept    atomic.Int64 // bytes that replays keep
-	copied  atomic.Int64 // bytes of copies that are not read yet
-	readers readers
-	insight policy.Insight
+	cfg      Config
+	loops    []*loop
+	next     atomic.Uint32 // round robin over loops
+	conns    atomic.Int64
+	kept     atomic.Int64 // bytes that replays keep
+	copied   atomic.Int64 // bytes of copies that are not read yet
+	readers  readers
+	registry registry
+	insight  policy.Insight
 
 	maxConnCopies int
 	maxConns      int64

@@ -54,10 +54,7 @@ func (c *conn) begin() {
 			c.outcomeIs(policy.Unseen)
 		}
 		if c.admitted && !read {
-			// No answer will be seen that could be a verdict.
-			c.hold(true)
-			c.admitted = false
-			c.l.p.cfg.Gate.Abort(&c.waiter, false, c.l.p.cfg.Now())
+			c.unseen()
 		}
 		c.rq, c.rs = rqTunnel, rsTunnel
 		c.up.ok = c.up.pending()
