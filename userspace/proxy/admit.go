@@ -90,7 +90,7 @@ func (c *conn) admitOpaque(host string) {
 	f.Site = c.siteOf(f.Host)
 	c.host = f.Host
 	as := policy.ForOpaque
-	if c.unpaid = c.willRead(); c.unpaid {
+	if c.unpaid = c.plan != nil || c.willRead(); c.unpaid {
 		as = policy.ForHTTPConnection
 	}
 	c.lanes = c.l.p.cfg.Engine.Select(c.lanes[:0], &f, as, c.l.now)

@@ -12,6 +12,7 @@ import (
 	"github.com/egressd/egressd/userspace/dial"
 	"github.com/egressd/egressd/userspace/gate"
 	"github.com/egressd/egressd/userspace/http1"
+	"github.com/egressd/egressd/userspace/terminate"
 )
 
 // requestState is where the bytes of the client stand.
@@ -19,6 +20,7 @@ type requestState uint8
 
 const (
 	rqSniff   requestState = iota // the first bytes have not told the protocol yet
+	rqEnding                      // TLS is being ended here
 	rqSOCKS                       // a handshake with a proxy goes to and fro
 	rqHead                        // HTTP: a request head is awaited
 	rqHeld                        // the request, or the whole connection, is in its gate
@@ -89,16 +91,20 @@ type conn struct {
 	rs     responseState
 	opaque bool // the connection is a tunnel once it is let through
 
-	isTLS    bool           // it began with a ClientHello …
-	offersH2 bool           // … that offers HTTP/2 …
-	random   [32]byte       // … and has this random
-	tls      policy.TLSMode // how far it may be looked into
-	sight    policy.Sight   // how far it is
-	paced    *paced         // its flights are paced; nil: they are not
-	reading  *reading       // a copy of it is read, or is to be; nil: none
-	enrolled bool           // probes find it
-	shows    bool           // … and its process is probed: answers to its flights will be shown
-	unpaid   bool           // it was let through for its requests to be admitted one by one, the first included
+	isTLS    bool               // it began with a ClientHello …
+	offersH2 bool               // … that offers HTTP/2 …
+	random   [32]byte           // … and has this random
+	tls      policy.TLSMode     // how far it may be looked into
+	sight    policy.Sight       // how far it is
+	paced    *paced             // its flights are paced; nil: they are not
+	reading  *reading           // a copy of it is read, or is to be; nil: none
+	enrolled bool               // probes find it
+	shows    bool               // … and its process is probed: answers to its flights will be shown
+	plan     *terminate.Plan    // how TLS is to be ended here; nil: not at all
+	hello    []byte             // that it was made of
+	session  *terminate.Session // it was ended
+	local    netip.AddrPort     // where the client's own connection leads, then
+	unpaid   bool               // it was let through for its requests to be admitted one by one, the first included
 
 	seen int // bytes of the pending head already searched for its end
 
@@ -351,10 +357,15 @@ func (c *conn) end(resetClient, resetUp bool) {
 	c.calm()
 	c.dialDone()
 	c.l.timers.stop(&c.timer)
-	if resetClient {
-		reset(c.client.fd)
+	if c.session != nil {
+		c.resetSession(resetClient, resetUp)
 	}
-	unix.Close(c.client.fd)
+	if c.client.fd >= 0 {
+		if resetClient {
+			reset(c.client.fd)
+		}
+		unix.Close(c.client.fd)
+	}
 	if c.up.fd >= 0 {
 		if resetUp {
 			reset(c.up.fd)

@@ -67,7 +67,7 @@ func (c *conn) stateName() string {
 	switch c.rq {
 	case rqSniff:
 		return "sniffing"
-	case rqSOCKS:
+	case rqSOCKS, rqEnding:
 		return "handshake"
 	case rqHead, rqDiscard:
 		return "idle"

@@ -139,6 +139,12 @@ func (l *loop) watchSide(s *side, which int, slot int32) error {
 	return l.watch(s.fd, connEvents, which, slot, s.gen)
 }
 
+// unwatch is for a socket that goes into other hands.
+func (l *loop) unwatch(s *side) {
+	// A descriptor that is not watched is what it asks for.
+	_ = unix.EpollCtl(l.epfd, unix.EPOLL_CTL_DEL, s.fd, nil)
+}
+
 const connEvents = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 
 // post makes the loop call f soon, unless it has ended: then it returns false.

@@ -115,8 +115,9 @@ func (c *conn) startReading() bool {
 	return true
 }
 
-// knowMode finds out how far a TLS connection to the host may be looked into.
-func (c *conn) knowMode(host string) {
+// knowMode finds out how far a TLS connection to the host, which begins with
+// first, may be looked into.
+func (c *conn) knowMode(host string, first []byte) {
 	dest := c.flow.Dest
 	if c.inside() {
 		dest = c.via.dest
@@ -127,9 +128,15 @@ func (c *conn) knowMode(host string) {
 	if host == "" {
 		host = dest.Addr().String()
 	}
-	if c.isTLS {
-		c.tls = c.l.p.cfg.Engine.TLSMode(host, dest)
-		c.setSight(policy.SightBlind)
+	if !c.isTLS || c.session != nil {
+		return
+	}
+	c.tls = c.l.p.cfg.Engine.TLSMode(host, dest)
+	c.setSight(policy.SightBlind)
+	if c.tls == policy.Terminate {
+		c.planEnding(host, first)
+	}
+	if c.plan == nil {
 		c.enrol()
 	}
 }

@@ -17,7 +17,10 @@ import (
 // wire. The client is on this host, so the kernel can be asked. In doubt the
 // client is there.
 func (c *conn) stillThere() bool {
-	local, errno := localAddr(c.client.fd)
+	local, errno := c.local, unix.Errno(0)
+	if c.session == nil {
+		local, errno = localAddr(c.client.fd)
+	}
 	if errno != 0 {
 		return true
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/egressd/egressd/policy/ledger"
 	"github.com/egressd/egressd/userspace/events"
 	"github.com/egressd/egressd/userspace/gate"
+	"github.com/egressd/egressd/userspace/terminate"
 )
 
 // Kernel is what the proxy needs from the kernel side.
@@ -65,6 +66,9 @@ type Config struct {
 	// Keys, if set, is where secrets of TLS sessions come from, for what the
 	// policy allows to observe.
 	Keys Keys
+
+	// Terminator, if set, ends TLS for what the policy allows.
+	Terminator *terminate.Terminator
 
 	// Probes, if set, are those in clients' processes, for the same.
 	Probes Probes

@@ -16,6 +16,8 @@ import (
 func (c *conn) fromClient() (moved bool) {
 	s := &c.client
 	switch c.rq {
+	case rqEnding:
+		return false
 	case rqHeld, rqDial, rqReplay:
 		// Bytes beyond the request wait in the kernel. Only whether the client
 		// is there is of interest: one that left costs nothing yet. If it ended
@@ -138,7 +140,7 @@ func (c *conn) sniff(b []byte) bool {
 			return false
 		}
 		c.isTLS, c.offersH2, c.random = status == sniff.Complete, slices.Contains(hello.ALPN, "h2"), hello.Random
-		c.knowMode(hello.SNI)
+		c.knowMode(hello.SNI, b)
 		if c.inside() {
 			c.admitHello(hello.SNI)
 			break

@@ -48,6 +48,13 @@ func (c *conn) begin() {
 	opening := c.first && !c.inside()
 	c.first = false
 	c.x.open, c.x.tally = true, c.tally()
+	if c.opaque && c.plan != nil {
+		if c.up.pending() == 0 {
+			c.startEnding()
+			return
+		}
+		c.plan = nil // the server spoke first
+	}
 	if c.opaque {
 		read := c.startReading()
 		if !read {

@@ -84,8 +84,9 @@ func (c *conn) outside() bool { return c.via != nil && !c.via.inside }
 func (c *conn) inside() bool { return c.via != nil && c.via.inside }
 
 // fixed says that the upstream connection cannot be replaced by another one:
-// the proxy was told something on it that it was told once.
-func (c *conn) fixed() bool { return c.via != nil && c.via.bound }
+// the proxy was told something on it that it was told once, or it is one end of
+// a TLS connection that was ended here.
+func (c *conn) fixed() bool { return c.via != nil && c.via.bound || c.session != nil }
 
 // lost ends a connection whose upstream connection is gone and cannot be
 // replaced. What the origin said last goes to the client.

@@ -88,7 +88,8 @@ type memory struct {
 type remembered struct {
 	key     memoryKey
 	why     string // not to be tried; "" if it may
-	strikes int    // in a row
+	strikes int
+	good    bool // it went well before
 	until   time.Time
 }
 
@@ -100,24 +101,26 @@ func (m *memory) refuse(key memoryKey, why string) {
 }
 
 // strike counts a failure that may have had another reason. A second one
-// without a success between them is remembered as why.
+// without a success before it is remembered as why.
 func (m *memory) strike(key memoryKey, why string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.at(key)
+	if r.good {
+		return
+	}
 	if r.strikes++; r.strikes >= maxStrikes {
 		r.why = why
 	}
 }
 
-// good says that all went well with key: what was counted is forgotten.
+// good says that all went well with key. For a while strikes count nothing:
+// clients that trust us open connections that they never use.
 func (m *memory) good(key memoryKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if e, ok := m.known[key]; ok {
-		m.order.Remove(e)
-		delete(m.known, key)
-	}
+	r := m.at(key)
+	*r = remembered{key: key, good: true, until: r.until}
 }
 
 // refused says why key is not to be tried, "" if it may.

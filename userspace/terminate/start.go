@@ -185,7 +185,7 @@ func (t *Terminator) handshakes(s *Session, p *Plan, client, up int, first []byt
 	}
 	c, err := t.shakeClient(answered.wire, leaf, state.NegotiatedProtocol, state.Version, deadline)
 	if err != nil {
-		t.blame(p, err)
+		t.blame(p, answered.wire, err)
 		return Result{Kind: ClientFailed, ClientRaw: -1, Err: fmt.Errorf("handshake with the client: %w", err)}
 	}
 	answered.silent = func() { t.memory.strike(p.key, WhyUntrusted) }
@@ -327,10 +327,10 @@ func (t *Terminator) shakeClient(wire *stream, leaf *tls.Certificate, alpn strin
 // blame remembers what a failed handshake with the client tells. An alert is
 // the client's own word. An end without one may be that of a client that was
 // stopped.
-func (t *Terminator) blame(p *Plan, err error) {
+func (t *Terminator) blame(p *Plan, wire *stream, err error) {
 	var op *net.OpError
 	switch {
-	case errors.As(err, &op) && op.Op == "remote error":
+	case wire.alerted(), errors.As(err, &op) && op.Op == "remote error":
 		t.memory.refuse(p.key, WhyUntrusted)
 	case broken(err):
 		t.memory.strike(p.key, WhyUntrusted)

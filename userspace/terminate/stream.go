@@ -42,6 +42,7 @@ type stream struct {
 	net.Conn
 	first []byte // read by somebody else before; comes first
 	local *local // nil during the handshake, whose deadline holds
+	tail  []byte // what was read last during the handshake, at most an alert
 
 	watching atomic.Bool  // one direction has ended: reads look after local
 	lingers  atomic.Int64 // when reading ends, in Unix nanoseconds; 0: not set
@@ -58,6 +59,10 @@ func (s *stream) Read(b []byte) (int, error) {
 		n, err := s.Conn.Read(b)
 		switch {
 		case n > 0 || err == nil:
+			if s.local == nil {
+				s.tail = append(s.tail, b[:n]...)
+				s.tail = s.tail[max(0, len(s.tail)-plainAlert):]
+			}
 			return n, nil
 		case errors.Is(err, io.EOF):
 			return 0, errCut
@@ -68,6 +73,18 @@ func (s *stream) Read(b []byte) (int, error) {
 			return 0, err
 		}
 	}
+}
+
+// plainAlert is the length of a record with an alert that is not encrypted.
+const plainAlert = recordHeader + 2
+
+// alerted reports whether the peer's last word in the handshake was a fatal
+// alert in plaintext. A client that has not switched keys yet sends that even
+// in TLS 1.3, where the library takes it for a broken record.
+func (s *stream) alerted() bool {
+	const fatal = 2
+	t := s.tail
+	return len(t) == plainAlert && t[0] == recordAlert && t[1] == 3 && t[3] == 0 && t[4] == 2 && t[5] == fatal
 }
 
 // watch makes reads look whether anyone is left; it wakes the one that waits.
