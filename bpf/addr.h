@@ -49,6 +49,14 @@ static __always_inline bool addr_is_local(const struct addr *a)
 	return (bpf_ntohl(a->words[0]) & 0xffc00000) == 0xfe800000;
 }
 
+/* Multicast and broadcast. */
+static __always_inline bool addr_is_group(const struct addr *a)
+{
+	if (addr_is_v4(a))
+		return bpf_ntohl(a->words[3]) >= 0xe0000000;
+	return a->bytes[0] == 0xff;
+}
+
 static __always_inline bool addr_is_token(const struct addr *a)
 {
 	return addr_is_v4(a) && (bpf_ntohl(a->words[3]) & 0xffff0000) == TOKEN_BASE;

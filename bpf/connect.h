@@ -94,14 +94,9 @@ static __always_inline __u32 exit_of_call(const struct control *ctl, struct bpf_
 	return exit_of(ctl, &t);
 }
 
-/* TCP connections of others' processes are counted per destination, and only
- * they can be redirected. GATE_MAX = in scope.
- */
-static __always_inline __u32 out_of_scope(struct bpf_sock_addr *ctx, struct control *ctl,
-					  const struct call *c)
+/* Whose traffic is none of policy's affair. GATE_MAX = it is in scope. */
+static __always_inline __u32 out_of_scope(const struct control *ctl, const struct call *c)
 {
-	if (ctx->protocol != IPPROTO_TCP)
-		return ctx->protocol == IPPROTO_UDP ? GATE_UDP : GATE_PROTOCOL;
 	if (bpf_get_current_pid_tgid() >> 32 == ctl->own_tgid)
 		return GATE_OWN;
 	if (ctl->own_cgroup && bpf_get_current_cgroup_id() == ctl->own_cgroup)
@@ -304,7 +299,8 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, struct call *c,
 
 	if (!ctl || !sk)
 		return 1;
-	gate = out_of_scope(ctx, ctl, c);
+	/* UDP has a way of its own: see udp.h. */
+	gate = ctx->protocol == IPPROTO_TCP ? out_of_scope(ctl, c) : GATE_PROTOCOL;
 	in_scope = gate == GATE_MAX;
 	if (in_scope) {
 		c->netns = bpf_get_netns_cookie(ctx);

@@ -19,6 +19,7 @@
 #include "named.h"
 
 #include "connect.h"
+#include "udp.h"
 
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
@@ -33,6 +34,10 @@ int connect4(struct bpf_sock_addr *ctx)
 	addr_from_v4(&c.dest, ctx->user_ip4);
 	if (sk->src_ip4)
 		addr_from_v4(&c.source, sk->src_ip4);
+	if (ctx->protocol == IPPROTO_UDP) {
+		c.device = sk->bound_dev_if;
+		return on_udp_connect(ctx, &c);
+	}
 	verdict = on_connect(ctx, &c, &listener);
 	if (c.redirected) {
 		ctx->user_ip4 = c.token;
@@ -59,6 +64,10 @@ int connect6(struct bpf_sock_addr *ctx)
 	c.source.words[1] = sk->src_ip6[1];
 	c.source.words[2] = sk->src_ip6[2];
 	c.source.words[3] = sk->src_ip6[3];
+	if (ctx->protocol == IPPROTO_UDP) {
+		c.device = sk->bound_dev_if;
+		return on_udp_connect(ctx, &c);
+	}
 	c.native_v6 = !addr_is_v4(&c.dest);
 	verdict = on_connect(ctx, &c, &listener);
 	if (c.redirected) {
@@ -72,6 +81,43 @@ int connect6(struct bpf_sock_addr *ctx)
 		ctx->user_port = bpf_htons(listener);
 	}
 	return verdict;
+}
+
+/* Also for v4-mapped addresses of IPv6 sockets. */
+SEC("cgroup/sendmsg4")
+int sendmsg4(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	struct call c = { .port = bpf_ntohs(ctx->user_port) };
+	__be32 source = ctx->msg_src_ip4;
+
+	if (!sk || ctx->protocol != IPPROTO_UDP)
+		return 1;
+	addr_from_v4(&c.dest, ctx->user_ip4);
+	if (source)
+		addr_from_v4(&c.source, source);
+	c.device = sk->bound_dev_if;
+	return on_udp_send(ctx, &c);
+}
+
+SEC("cgroup/sendmsg6")
+int sendmsg6(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	struct call c = { .port = bpf_ntohs(ctx->user_port) };
+
+	if (!sk || ctx->protocol != IPPROTO_UDP)
+		return 1;
+	c.dest.words[0] = ctx->user_ip6[0];
+	c.dest.words[1] = ctx->user_ip6[1];
+	c.dest.words[2] = ctx->user_ip6[2];
+	c.dest.words[3] = ctx->user_ip6[3];
+	c.source.words[0] = ctx->msg_src_ip6[0];
+	c.source.words[1] = ctx->msg_src_ip6[1];
+	c.source.words[2] = ctx->msg_src_ip6[2];
+	c.source.words[3] = ctx->msg_src_ip6[3];
+	c.device = sk->bound_dev_if;
+	return on_udp_send(ctx, &c);
 }
 
 /* What a redirected socket is told of its peer, or NULL for the truth. */

@@ -80,6 +80,11 @@ enum {
 	ECONNREFUSED = 111,
 };
 
+/* include/uapi/asm-generic/fcntl.h */
+enum {
+	O_NONBLOCK = 2048,
+};
+
 /* include/linux/sched.h */
 #define PF_KTHREAD 0x00200000
 
@@ -192,6 +197,19 @@ struct sock_common {
 	unsigned long skc_flags;
 };
 
+/* include/linux/fs.h */
+struct file {
+	unsigned int f_flags;
+};
+
+struct sock;
+
+/* include/linux/net.h */
+struct socket {
+	struct file *file;
+	struct sock *sk;
+};
+
 /* include/net/sock.h; sk_userlocks is a bit-field before 6.6 and a byte since */
 struct sock {
 	struct sock_common __sk_common;
@@ -200,6 +218,7 @@ struct sock {
 	__u16 sk_protocol;
 	__u32 sk_mark;
 	kuid_t sk_uid;
+	struct socket *sk_socket;
 	struct dst_entry *sk_dst_cache;
 };
 
@@ -241,13 +260,12 @@ struct task_struct {
 	unsigned int flags;
 };
 
-/* include/linux/net.h */
-struct socket {
+/* include/linux/filter.h; what a struct bpf_sock_addr is before the verifier
+ * rewrites the accesses to it
+ */
+struct bpf_sock_addr_kern {
 	struct sock *sk;
 };
-
-/* include/linux/fs.h; only ever passed on */
-struct file;
 
 /* kernel/bpf/task_iter.c */
 struct bpf_iter__task_file {

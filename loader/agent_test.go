@@ -101,6 +101,12 @@ func agentDo(c *agentCall, r *agentReply) (err error) {
 			n, err = unix.Write(c.FD, buf[r.N:])
 			r.N += max(n, 0)
 		}
+	case "sendto": // Value bytes to Addr, from the address Text if there is one
+		var control []byte
+		if c.Text != "" {
+			control = unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: netip.MustParseAddr(c.Text).As4()})
+		}
+		r.N, err = unix.SendmsgN(c.FD, make([]byte, c.Value), control, sockaddr(c.Family, c.Addr), 0)
 	case "receive": // Value bytes, or to the end if 0
 		buf := make([]byte, 1<<16)
 		for c.Value == 0 || r.N < c.Value {

@@ -25,6 +25,8 @@ func (k *Kernel) hooks() []hook {
 		{ebpf.AttachCgroupInetSockRelease, k.objs.SockRelease},
 		{ebpf.AttachCgroupInet4GetPeername, k.objs.Getpeername4},
 		{ebpf.AttachCgroupInet6GetPeername, k.objs.Getpeername6},
+		{ebpf.AttachCGroupUDP4Sendmsg, k.objs.Sendmsg4},
+		{ebpf.AttachCGroupUDP6Sendmsg, k.objs.Sendmsg6},
 		{ebpf.AttachCGroupInet4Connect, k.objs.Connect4},
 		{ebpf.AttachCGroupInet6Connect, k.objs.Connect6},
 	}
@@ -103,36 +105,14 @@ func (k *Kernel) detach() error {
 	return errors.Join(errs...)
 }
 
-// logForeign tells of connect programs of others at the cgroup or above it.
-// They run before or after ours and may see, or set, another address.
+// logForeign tells of programs of others at the cgroup or above it. They run
+// before or after ours and may see, or set, another address.
 func (k *Kernel) logForeign(dir *os.File) {
-	for _, attach := range []ebpf.AttachType{ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect} {
-		result, err := link.QueryPrograms(link.QueryOptions{
-			Target:     int(dir.Fd()),
-			Attach:     attach,
-			QueryFlags: unix.BPF_F_QUERY_EFFECTIVE,
-		})
-		if err != nil {
-			k.log.Warn("query foreign programs", "cgroup", dir.Name(), "hook", attach, "err", err)
-			continue
-		}
-		for _, p := range result.Programs {
-			k.log.Warn("foreign connect program at cgroup", "cgroup", dir.Name(), "hook", attach,
-				"program", programName(p.ID), "id", uint32(p.ID))
-		}
-	}
-}
-
-// programName is the name of a program, or "" if it is gone or has none.
-func programName(id ebpf.ProgramID) string {
-	p, err := ebpf.NewProgramFromID(id)
+	present, err := programsAt(dir, dir.Name())
 	if err != nil {
-		return ""
+		k.log.Warn("query foreign programs", "cgroup", dir.Name(), "err", err)
 	}
-	defer p.Close()
-	info, err := p.Info()
-	if err != nil {
-		return ""
+	for _, p := range present {
+		k.log.Warn("foreign program at cgroup", "cgroup", dir.Name(), "hook", p.Hook, "program", p.Name, "id", p.ID)
 	}
-	return info.Name
 }

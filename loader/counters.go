@@ -42,9 +42,11 @@ const GateRedirected = "redirected"
 
 // Gate counts the connect() calls that left the hook in one way.
 type Gate struct {
-	Name    string
-	Passed  uint64 // went on: to the proxy through GateRedirected, untouched through the others
-	Refused uint64 // were refused instead, since their budget says fail: closed
+	Name   string
+	Passed uint64 // went on: to the proxy through GateRedirected, untouched through the others
+	// Refused counts those that were refused instead, since their budget says
+	// fail: closed or, of the gate for UDP, since QUIC is refused.
+	Refused uint64
 }
 
 // Gates returns the count of every gate since Open, zeros included, always in
@@ -158,7 +160,7 @@ func (k *Kernel) accountOpen() error {
 	return errors.Join(err, r.Close())
 }
 
-// Dropped counts connections whose destination found no room in the map and
+// Dropped counts connections whose destination found no room in its map and
 // that were counted under the zero AddrPort instead.
 func (k *Kernel) Dropped() uint64 {
 	return atomic.LoadUint64(&k.control.Dropped)

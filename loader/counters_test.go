@@ -324,7 +324,7 @@ func TestPrograms(t *testing.T) {
 	for _, want := range []struct {
 		name string
 		runs uint64
-	}{{"connect4", 1}, {"connect6", 0}, {"sock_release", 1}, {"getpeername4", 0}, {"getpeername6", 0}} {
+	}{{"connect4", 1}, {"connect6", 0}, {"sock_release", 1}, {"getpeername4", 0}, {"getpeername6", 0}, {"sendmsg4", 0}, {"sendmsg6", 0}} {
 		i := slices.IndexFunc(programs, func(p Program) bool { return p.Name == want.name })
 		if i < 0 {
 			t.Errorf("no program %s in %+v", want.name, programs)

@@ -53,7 +53,8 @@ type egressControl struct {
 	Canary     egressAddr
 	CanaryPort uint32
 	Endpoints  uint32
-	Pad        uint64
+	QuicRefuse uint32
+	Pad        uint32
 	CanaryGate uint32
 	NextToken  uint32
 	Dropped    uint64
@@ -213,6 +214,20 @@ type egressSockInfo struct {
 	Early       uint32
 }
 
+type egressUdpDest struct {
+	_         structs.HostLayout
+	Untouched uint64
+	Refused   uint64
+}
+
+type egressUdpPeer struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Addr   egressAddr
+	Port   uint16
+	Pad    [3]uint16
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -236,12 +251,16 @@ const (
 	egressMapPrefixPorts   = "prefix_ports"
 	egressMapPrefixes      = "prefixes"
 	egressMapRedirected    = "redirected"
+	egressMapUdpDests      = "udp_dests"
+	egressMapUdpPeers      = "udp_peers"
 	egressMapUntouched     = "untouched"
 	egressProgAccountOpen  = "account_open"
 	egressProgConnect4     = "connect4"
 	egressProgConnect6     = "connect6"
 	egressProgGetpeername4 = "getpeername4"
 	egressProgGetpeername6 = "getpeername6"
+	egressProgSendmsg4     = "sendmsg4"
+	egressProgSendmsg6     = "sendmsg6"
 	egressProgSockRelease  = "sock_release"
 	egressProgWhoami       = "whoami"
 )
@@ -293,6 +312,8 @@ type egressProgramSpecs struct {
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
+	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
+	Sendmsg6     *ebpf.ProgramSpec `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.ProgramSpec `ebpf:"sock_release"`
 	Whoami       *ebpf.ProgramSpec `ebpf:"whoami"`
 }
@@ -320,6 +341,8 @@ type egressMapSpecs struct {
 	PrefixPorts *ebpf.MapSpec `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.MapSpec `ebpf:"prefixes"`
 	Redirected  *ebpf.MapSpec `ebpf:"redirected"`
+	UdpDests    *ebpf.MapSpec `ebpf:"udp_dests"`
+	UdpPeers    *ebpf.MapSpec `ebpf:"udp_peers"`
 	Untouched   *ebpf.MapSpec `ebpf:"untouched"`
 }
 
@@ -368,6 +391,8 @@ type egressMaps struct {
 	PrefixPorts *ebpf.Map `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.Map `ebpf:"prefixes"`
 	Redirected  *ebpf.Map `ebpf:"redirected"`
+	UdpDests    *ebpf.Map `ebpf:"udp_dests"`
+	UdpPeers    *ebpf.Map `ebpf:"udp_peers"`
 	Untouched   *ebpf.Map `ebpf:"untouched"`
 }
 
@@ -392,6 +417,8 @@ func (m *egressMaps) Close() error {
 		m.PrefixPorts,
 		m.Prefixes,
 		m.Redirected,
+		m.UdpDests,
+		m.UdpPeers,
 		m.Untouched,
 	)
 }
@@ -411,6 +438,8 @@ type egressPrograms struct {
 	Connect6     *ebpf.Program `ebpf:"connect6"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
+	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
+	Sendmsg6     *ebpf.Program `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.Program `ebpf:"sock_release"`
 	Whoami       *ebpf.Program `ebpf:"whoami"`
 }
@@ -422,6 +451,8 @@ func (p *egressPrograms) Close() error {
 		p.Connect6,
 		p.Getpeername4,
 		p.Getpeername6,
+		p.Sendmsg4,
+		p.Sendmsg6,
 		p.SockRelease,
 		p.Whoami,
 	)

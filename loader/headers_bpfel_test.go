@@ -70,7 +70,8 @@ type headersControl struct {
 	Canary     headersAddr
 	CanaryPort uint32
 	Endpoints  uint32
-	Pad        uint64
+	QuicRefuse uint32
+	Pad        uint32
 	CanaryGate uint32
 	NextToken  uint32
 	Dropped    uint64
@@ -269,6 +270,20 @@ type headersSpin struct {
 	Granted uint64
 }
 
+type headersUdpDest struct {
+	_         structs.HostLayout
+	Untouched uint64
+	Refused   uint64
+}
+
+type headersUdpPeer struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Addr   headersAddr
+	Port   uint16
+	Pad    [3]uint16
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -293,12 +308,16 @@ const (
 	headersMapPrefixPorts   = "prefix_ports"
 	headersMapPrefixes      = "prefixes"
 	headersMapRedirected    = "redirected"
+	headersMapUdpDests      = "udp_dests"
+	headersMapUdpPeers      = "udp_peers"
 	headersMapUntouched     = "untouched"
 	headersProgAccountOpen  = "account_open"
 	headersProgConnect4     = "connect4"
 	headersProgConnect6     = "connect6"
 	headersProgGetpeername4 = "getpeername4"
 	headersProgGetpeername6 = "getpeername6"
+	headersProgSendmsg4     = "sendmsg4"
+	headersProgSendmsg6     = "sendmsg6"
 	headersProgSockRelease  = "sock_release"
 	headersProgTestAcquire  = "test_acquire"
 	headersProgTestAddr     = "test_addr"
@@ -356,6 +375,8 @@ type headersProgramSpecs struct {
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
+	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
+	Sendmsg6     *ebpf.ProgramSpec `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.ProgramSpec `ebpf:"sock_release"`
 	TestAcquire  *ebpf.ProgramSpec `ebpf:"test_acquire"`
 	TestAddr     *ebpf.ProgramSpec `ebpf:"test_addr"`
@@ -390,6 +411,8 @@ type headersMapSpecs struct {
 	PrefixPorts *ebpf.MapSpec `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.MapSpec `ebpf:"prefixes"`
 	Redirected  *ebpf.MapSpec `ebpf:"redirected"`
+	UdpDests    *ebpf.MapSpec `ebpf:"udp_dests"`
+	UdpPeers    *ebpf.MapSpec `ebpf:"udp_peers"`
 	Untouched   *ebpf.MapSpec `ebpf:"untouched"`
 }
 
@@ -439,6 +462,8 @@ type headersMaps struct {
 	PrefixPorts *ebpf.Map `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.Map `ebpf:"prefixes"`
 	Redirected  *ebpf.Map `ebpf:"redirected"`
+	UdpDests    *ebpf.Map `ebpf:"udp_dests"`
+	UdpPeers    *ebpf.Map `ebpf:"udp_peers"`
 	Untouched   *ebpf.Map `ebpf:"untouched"`
 }
 
@@ -464,6 +489,8 @@ func (m *headersMaps) Close() error {
 		m.PrefixPorts,
 		m.Prefixes,
 		m.Redirected,
+		m.UdpDests,
+		m.UdpPeers,
 		m.Untouched,
 	)
 }
@@ -483,6 +510,8 @@ type headersPrograms struct {
 	Connect6     *ebpf.Program `ebpf:"connect6"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
+	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
+	Sendmsg6     *ebpf.Program `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.Program `ebpf:"sock_release"`
 	TestAcquire  *ebpf.Program `ebpf:"test_acquire"`
 	TestAddr     *ebpf.Program `ebpf:"test_addr"`
@@ -500,6 +529,8 @@ func (p *headersPrograms) Close() error {
 		p.Connect6,
 		p.Getpeername4,
 		p.Getpeername6,
+		p.Sendmsg4,
+		p.Sendmsg6,
 		p.SockRelease,
 		p.TestAcquire,
 		p.TestAddr,

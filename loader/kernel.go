@@ -145,6 +145,9 @@ func Open(cfg Config) (_ *Kernel, err error) {
 	if err := k.objs.Dests.Update(egressDestKey{}, egressDest{}, ebpf.UpdateAny); err != nil {
 		return nil, fmt.Errorf("prepare destination counters: %w", err)
 	}
+	if err := k.objs.UdpDests.Update(egressDestKey{}, egressUdpDest{}, ebpf.UpdateAny); err != nil {
+		return nil, fmt.Errorf("prepare counters of UDP: %w", err)
+	}
 	if err := k.Exclude(cfg.Exclude); err != nil {
 		return nil, err
 	}

@@ -409,7 +409,8 @@ func TestLayout(t *testing.T) {
 		"exit_rule": egressExitRule{}, "flow": egressFlow{}, "flow_key": egressFlowKey{},
 		"gate_count": egressGateCount{}, "lane": egressLane{}, "lane_hash": egressLaneHash{},
 		"negative_key": egressNegativeKey{}, "prefix": egressPrefix{}, "prefix_port": egressPrefixPort{},
-		"cell": ledger.Cell{},
+		"udp_dest": egressUdpDest{},
+		"cell":     ledger.Cell{},
 	} {
 		var c *btf.Struct
 		if err := spec.Types.TypeByName(name, &c); err != nil {

@@ -30,6 +30,10 @@ func preflight() error {
 	if err := checkKernel(unix.ByteSliceToString(uts.Release[:])); err != nil {
 		return err
 	}
+	return checkBTF()
+}
+
+func checkBTF() error {
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
 		return fmt.Errorf("%w: it must be built with CONFIG_DEBUG_INFO_BTF=y and /sys must be mounted: %w", ErrNoBTF, err)
 	}

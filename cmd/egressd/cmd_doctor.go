@@ -5,12 +5,16 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/egressd/egressd/cmd/egressd/internal/admin"
 	"github.com/egressd/egressd/cmd/egressd/internal/doctor"
+	"github.com/egressd/egressd/loader/sight/discover"
 	"github.com/egressd/egressd/policy/config"
+	"github.com/egressd/egressd/userspace/keylog"
 )
 
 // doctorOptions are the flags of doctor.
@@ -73,7 +77,39 @@ func (e *env) doctor(ctx context.Context, o doctorOptions) error {
 }
 
 // doctorSources are what tells of the processes of this machine.
-func doctorSources() doctor.Sources { return doctor.Sources{} }
+func doctorSources() doctor.Sources { return doctor.Sources{KeyLog: keylog.Logs, Look: lookAt} }
+
+// lookAt finds the TLS library of a process. The error is one of permission,
+// or that the process has ended.
+func lookAt(pid int) (doctor.Look, error) {
+	maps, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return doctor.Look{}, err
+	}
+	if err := maps.Close(); err != nil {
+		return doctor.Look{}, fmt.Errorf("close memory map: %w", err)
+	}
+	s, why := discover.Look(pid)
+	look := doctor.Look{Library: libraries[s.Kind], Name: s.Kind.String(), Probed: s.Probe}
+	if !s.Probe {
+		look.Why = why
+	}
+	return look, nil
+}
+
+// libraries are the kinds of TLS as far as remedies differ.
+var libraries = map[discover.Kind]doctor.Library{
+	discover.None:          doctor.NoTLS,
+	discover.Foreign:       doctor.NoTLS,
+	discover.OpenSSL:       doctor.OpenSSL,
+	discover.HiddenOpenSSL: doctor.OpenSSL,
+	discover.GnuTLS:        doctor.OpenSSL,
+	discover.NSS:           doctor.OpenSSL,
+	discover.Go:            doctor.GoTLS,
+	discover.BoringSSL:     doctor.BoringSSL,
+	discover.Rustls:        doctor.Rustls,
+	discover.Java:          doctor.JavaTLS,
+}
 
 // flowSight is how the inside of a flow is seen.
 func flowSight(admin.Flow) string { return "" }

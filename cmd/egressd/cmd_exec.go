@@ -131,8 +131,8 @@ func wantsKeys(p *policy.Policy) bool {
 	if !p.TLS.KeyLog {
 		return false
 	}
-	return p.TLS.Mode == policy.Observe || slices.ContainsFunc(p.Budgets, func(b *policy.Budget) bool {
-		return b.TLS == policy.Observe && b.Mode != policy.Off
+	return p.TLS.Mode >= policy.Observe || slices.ContainsFunc(p.Budgets, func(b *policy.Budget) bool {
+		return b.TLS >= policy.Observe && b.Mode != policy.Off
 	})
 }
 
@@ -164,6 +164,7 @@ func (e *env) exec(ctx context.Context, o execOptions, args []string) error {
 			return err
 		}
 	}
+	cfg.Keys = keys.keys
 	g, err := guard.Start(ctx, cfg)
 	if err != nil {
 		return errors.Join(err, keys.close(false))

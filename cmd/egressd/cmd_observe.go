@@ -20,6 +20,7 @@ import (
 	"github.com/egressd/egressd/cmd/egressd/internal/launch"
 	"github.com/egressd/egressd/cmd/egressd/internal/sysunit"
 	"github.com/egressd/egressd/cmd/egressd/internal/table"
+	"github.com/egressd/egressd/policy/config"
 	"github.com/egressd/egressd/userspace/keylog"
 )
 
@@ -47,7 +48,7 @@ HTTPS requests is seen and paced. Nothing of what they send is changed.
 			return usagef("observe needs install, uninstall, show or pipe")
 		},
 	}
-	cmd.PersistentFlags().StringVar(&o.dir, "key-dir", keylog.DefaultDir, "folder of the pipes, tls.key_dir of the policy file")
+	cmd.PersistentFlags().StringVar(&o.dir, "key-dir", config.DefaultKeyDir, "folder of the pipes, tls.key_dir of the policy file")
 	cmd.AddCommand(newObserveInstall(e, &o), newObserveUninstall(e, &o), newObserveShow(e, &o), newObservePipe(e, &o))
 	return cmd
 }

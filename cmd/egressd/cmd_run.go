@@ -131,6 +131,7 @@ func (e *env) daemonConfig(log *slog.Logger) (daemon.Config, error) {
 	}
 	v := readVersion()
 	return daemon.Config{
+		Self:   self,
 		Canary: []string{self, canaryCommand},
 		Build:  metrics.Build{Version: v.Version, Revision: v.Commit, GoVersion: v.Go},
 		PID:    e.pid,

@@ -18,33 +18,36 @@ type one struct {
 	leading uint8
 	body    http1.Body
 	head    []byte // of a head that was cut
+	seen    int    // bytes of it that were parsed, in vain
 }
 
 // keepHead is the size in bytes of memory that is kept for the next head that
 // is cut.
 const keepHead = 8 << 10
 
-// gather returns the head that may be complete with b, and where b begins in it.
-// parse is called with it, and with the number of bytes it saw before.
+// gather consumes n bytes of b, which belong to a head, and returns the head if
+// it is complete. parse is given what there is of it, and how many bytes of that
+// it was given before.
 func (o *one) gather(b []byte, parse func(p []byte, seen int) (int, error)) (head []byte, n int, err error) {
-	seen := len(o.head)
+	kept := len(o.head)
 	p := b
-	if seen > 0 {
-		b = b[:min(len(b), http1.MaxHead-seen)]
+	if kept > 0 {
+		b = b[:min(len(b), http1.MaxHead-kept)]
 		o.head = append(o.head, b...)
 		p = o.head
 	}
-	length, err := parse(p, seen)
+	length, err := parse(p, o.seen)
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case length == 0 && seen == 0:
-		o.head = append(o.head, b[:min(len(b), http1.MaxHead)]...)
-		return nil, len(o.head), nil
-	case length == 0:
-		return nil, len(b), nil
+	case length > 0:
+		o.seen = 0
+		return p[:length:length], length - kept, nil
+	case kept == 0:
+		o.head = append(o.head, b...)
 	}
-	return p[:length:length], length - seen, nil
+	o.seen = len(o.head)
+	return nil, len(b), nil
 }
 
 // drop forgets a head that was cut, at the call after the one that told it.

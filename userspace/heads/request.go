@@ -150,11 +150,13 @@ func allowed(name, value []byte) bool {
 
 // pathOf cuts the query off :path, and what is no path at all: "*".
 func pathOf(b []byte) []byte {
-	if i := bytes.IndexAny(b, "?#"); i >= 0 {
-		b = b[:i]
-	}
-	if len(b) > 0 && b[0] != '/' {
+	if len(b) == 0 || b[0] != '/' {
 		return nil
+	}
+	for i, c := range b {
+		if c == '?' || c == '#' {
+			return b[:i]
+		}
 	}
 	return b
 }

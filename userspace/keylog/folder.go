@@ -15,9 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultDir is the folder of a host's daemon.
-const DefaultDir = "/run/egressd/keys"
-
 // nowhere is where pipes lead when nobody reads them any more: a client that
 // opens one must find something that takes its lines.
 const nowhere = "/dev/null"
@@ -57,6 +54,9 @@ func OpenFolder(path string) (*Folder, error) {
 		return nil, fmt.Errorf("open key folder: %q is no absolute path", path)
 	}
 	path = filepath.Clean(path)
+	if err := checkMemory(path); err != nil {
+		return nil, err
+	}
 	// Others pass through it to their pipes.
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make key folder: %w", err)
@@ -78,14 +78,27 @@ func OpenFolder(path string) (*Folder, error) {
 	return &Folder{path: path, lock: lock}, nil
 }
 
-// checkFolder refuses a folder where keys would be in danger.
-func checkFolder(path string) error {
-	var fsInfo unix.Statfs_t
-	if err := unix.Statfs(path, &fsInfo); err != nil {
+// checkMemory refuses a folder that is on a disk, or will be.
+func checkMemory(path string) error {
+	var info unix.Statfs_t
+	err := unix.Statfs(path, &info)
+	for at := path; errors.Is(err, fs.ErrNotExist) && at != "/"; {
+		at = filepath.Dir(at)
+		err = unix.Statfs(at, &info)
+	}
+	if err != nil {
 		return fmt.Errorf("look at key folder %s: %w", path, err)
 	}
-	if fsInfo.Type != unix.TMPFS_MAGIC && fsInfo.Type != unix.RAMFS_MAGIC {
+	if info.Type != unix.TMPFS_MAGIC && info.Type != unix.RAMFS_MAGIC {
 		return fmt.Errorf("key folder %s is on a disk, where a file that a client makes in place of its pipe would stay: choose one on a tmpfs, as in /dev/shm/egressd/keys", path)
+	}
+	return nil
+}
+
+// checkFolder refuses a folder where keys would be in danger.
+func checkFolder(path string) error {
+	if err := checkMemory(path); err != nil {
+		return err
 	}
 	for at := path; ; at = filepath.Dir(at) {
 		var info unix.Stat_t
@@ -177,17 +190,31 @@ func (f *Folder) make(name string, uid uint32, shared bool) error {
 	})
 }
 
-// protect says who may write to a pipe.
+// protect says who may write to a pipe. It does with CAP_CHOWN alone: the mode
+// of what is another's only CAP_FOWNER could change.
 func protect(path string, uid uint32, shared bool) error {
-	if err := os.Lchown(path, int(uid), -1); err != nil {
-		return fmt.Errorf("give pipe %s to user %d: %w", path, uid, err)
-	}
 	mode := fs.FileMode(0o600)
 	if shared {
 		mode = 0o622
 	}
-	if err := os.Chmod(path, mode); err != nil {
-		return fmt.Errorf("protect pipe %s: %w", path, err)
+	info, err := os.Lstat(path)
+	if err != nil {
+		return fmt.Errorf("look at pipe %s: %w", path, err)
+	}
+	if info.Mode().Perm() != mode {
+		if err := giveTo(path, uint32(os.Geteuid())); err != nil {
+			return err
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			return fmt.Errorf("protect pipe %s: %w", path, err)
+		}
+	}
+	return giveTo(path, uid)
+}
+
+func giveTo(path string, uid uint32) error {
+	if err := os.Lchown(path, int(uid), -1); err != nil {
+		return fmt.Errorf("give pipe %s to user %d: %w", path, uid, err)
 	}
 	return nil
 }
@@ -218,11 +245,7 @@ func (f *Folder) Retire() error {
 			if err := os.Symlink(nowhere, fresh); err != nil {
 				return fmt.Errorf("make link for pipe %s: %w", e.Name, err)
 			}
-			// Its owner is the memory of whom the pipe was for.
-			if err := os.Lchown(fresh, int(e.UID), -1); err != nil {
-				return fmt.Errorf("give link for pipe %s to user %d: %w", e.Name, e.UID, err)
-			}
-			return nil
+			return giveTo(fresh, e.UID) // the memory of whom the pipe was for
 		}))
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,9 +21,10 @@ const pipeSize = 1 << 20
 // writer, so it sees whether there are any. Close ends a wait in Read, apart
 // from that one goroutine uses it.
 type Reader struct {
-	file  *os.File
-	inode uint64
-	size  int
+	file   *os.File
+	inode  uint64
+	size   int
+	closed atomic.Bool
 }
 
 // OpenReader opens the pipe called name and gives it all the room that it may
@@ -78,7 +80,10 @@ func (r *Reader) Inode() uint64 { return r.inode }
 func (r *Reader) Size() int { return r.size }
 
 // Close closes this end.
-func (r *Reader) Close() error { return r.file.Close() }
+func (r *Reader) Close() error {
+	r.closed.Store(true)
+	return r.file.Close()
+}
 
 // Pending is the number of bytes that wait in the pipe.
 func (r *Reader) Pending() (n int, err error) {
@@ -135,6 +140,9 @@ func (r *Reader) Read(b []byte, idle func(writers bool)) (n int, err error) {
 		}
 		return true
 	})
+	if err != nil && r.closed.Load() {
+		err = os.ErrClosed // by which name the runtime does not call it here
+	}
 	return n, errors.Join(err, failed)
 }
 

@@ -91,20 +91,21 @@ type conn struct {
 	rs     responseState
 	opaque bool // the connection is a tunnel once it is let through
 
-	isTLS    bool               // it began with a ClientHello …
-	offersH2 bool               // … that offers HTTP/2 …
-	random   [32]byte           // … and has this random
-	tls      policy.TLSMode     // how far it may be looked into
-	sight    policy.Sight       // how far it is
-	paced    *paced             // its flights are paced; nil: they are not
-	reading  *reading           // a copy of it is read, or is to be; nil: none
-	enrolled bool               // probes find it
-	shows    bool               // … and its process is probed: answers to its flights will be shown
-	plan     *terminate.Plan    // how TLS is to be ended here; nil: not at all
-	hello    []byte             // that it was made of
-	session  *terminate.Session // it was ended
-	local    netip.AddrPort     // where the client's own connection leads, then
-	unpaid   bool               // it was let through for its requests to be admitted one by one, the first included
+	isTLS      bool                  // it began with a ClientHello …
+	offersH2   bool                  // … that offers HTTP/2 …
+	random     [32]byte              // … and has this random
+	tls        policy.TLSMode        // how far it may be looked into
+	sight      policy.Sight          // how far it is
+	paced      *paced                // its flights are paced; nil: they are not
+	reading    *reading              // a copy of it is read, or is to be; nil: none
+	enrolled   bool                  // probes find it
+	shows      bool                  // … and its process is probed: answers to its flights will be shown
+	terminator *terminate.Terminator // that made the plan
+	plan       *terminate.Plan       // how TLS is to be ended here; nil: not at all
+	hello      []byte                // that it was made of
+	session    *terminate.Session    // it was ended
+	local      netip.AddrPort        // where the client's own connection leads, then
+	unpaid     bool                  // it was let through for its requests to be admitted one by one, the first included
 
 	seen int // bytes of the pending head already searched for its end
 

@@ -25,7 +25,10 @@ import (
 // planEnding finds out whether TLS can be ended for a connection to host that
 // begins with first.
 func (c *conn) planEnding(host string, first []byte) {
-	t := c.l.p.cfg.Terminator
+	var t *terminate.Terminator
+	if c.l.p.cfg.Terminator != nil {
+		t = c.l.p.cfg.Terminator()
+	}
 	if t == nil {
 		c.l.p.insight.Doubt(policy.DoubtNoAuthority)
 		return
@@ -36,7 +39,7 @@ func (c *conn) planEnding(host string, first []byte) {
 		c.l.p.insight.Doubt(doubtOf(why))
 		return
 	}
-	c.plan, c.hello = plan, first
+	c.terminator, c.plan, c.hello = t, plan, first
 }
 
 // doubtOf is the doubt that a reason not to end TLS stands for.
@@ -64,7 +67,7 @@ func (c *conn) startEnding() {
 	c.rq, c.rs = rqEnding, rsIdle
 	c.wrote = true
 	l := c.l
-	l.p.cfg.Terminator.Start(plan, client, up, first, func(r terminate.Result) {
+	c.terminator.Start(plan, client, up, first, func(r terminate.Result) {
 		if !l.post(func() { c.ended(r) }) {
 			closeResult(&r)
 		}

@@ -57,7 +57,7 @@ func (e *ender) ending(t testing.TB, budgets ...*policy.Budget) *bench {
 	for _, b := range budgets {
 		b.TLS = policy.Terminate
 	}
-	return startWith(t, Config{Terminator: e.t}, 0, budgets...)
+	return startWith(t, Config{Terminator: func() *terminate.Terminator { return e.t }}, 0, budgets...)
 }
 
 // client trusts the authority alone; example.com is what httptest is certified
@@ -152,7 +152,9 @@ func TestEndingRefused(t *testing.T) {
 		t.Errorf("status %d of the next connection", got)
 	}
 
-	f := newEnder(t, false, func(http.ResponseWriter, *http.Request) { t.Error("a request reached an origin with a bad certificate") })
+	f := newEnder(t, false, func(http.ResponseWriter, *http.Request) {
+		t.Error("a request reached an origin with a bad certificate")
+	})
 	strict, err := terminate.New(terminate.Config{CA: f.ca, Roots: x509.NewCertPool()})
 	if err != nil {
 		t.Fatal(err)

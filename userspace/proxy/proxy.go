@@ -67,8 +67,9 @@ type Config struct {
 	// policy allows to observe.
 	Keys Keys
 
-	// Terminator, if set, ends TLS for what the policy allows.
-	Terminator *terminate.Terminator
+	// Terminator, if set, gives what ends TLS where the policy allows, or nil. It
+	// must not block.
+	Terminator func() *terminate.Terminator
 
 	// Probes, if set, are those in clients' processes, for the same.
 	Probes Probes

@@ -169,7 +169,7 @@ func TestECH(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	if whys, kinds, _ := r.seen(); len(kinds) != 1 || kinds[0] != ShapeLost || whys[1] == "" {
+	if whys, kinds, _ := r.seen(); len(kinds) != 1 || kinds[0] != ShapeLost || whys[1] != WhyECH {
 		t.Errorf("got %v %q, want one %v, and that remembered", kinds, whys, ShapeLost)
 	}
 }

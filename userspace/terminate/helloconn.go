@@ -20,8 +20,9 @@ var helloRetry = [randomLength]byte{
 // knows which key share was chosen. For one goroutine until the handshake ends.
 type helloConn struct {
 	net.Conn
-	hello  *hello
-	chosen func(group uint16)
+	hello   *hello
+	chosen  func(group uint16)
+	witness *echWitness // sees what is read, until TLS is established; or nil
 
 	sent  bool
 	heard bool
@@ -80,7 +81,7 @@ func (c *helloConn) Read(b []byte) (int, error) {
 			break
 		}
 		var buf [4096]byte
-		n, err := c.Conn.Read(buf[:])
+		n, err := c.next(buf[:])
 		c.held = append(c.held, buf[:n]...)
 		if err != nil {
 			if len(c.held) == 0 {
@@ -94,7 +95,16 @@ func (c *helloConn) Read(b []byte) (int, error) {
 		c.held = c.held[n:]
 		return n, nil
 	}
-	return c.Conn.Read(b)
+	return c.next(b)
+}
+
+// next reads from the origin.
+func (c *helloConn) next(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.witness != nil {
+		c.witness.hear(b[:n])
+	}
+	return n, err
 }
 
 // errMore says that a ServerHello is not whole yet.

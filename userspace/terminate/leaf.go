@@ -113,19 +113,22 @@ func (a *Authority) sign(name string) (*tls.Certificate, error) {
 	from := a.now().Add(-backdate)
 	t := &x509.Certificate{
 		SerialNumber:          serial,
+		Subject:               pkix.Name{Organization: []string{"egressd"}},
 		NotBefore:             later(from, a.cert.NotBefore),
 		NotAfter:              earlier(from.Add(leafLife), a.cert.NotAfter),
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
-	if len(name) <= 64 { // RFC 5280, upper bound of a common name
-		t.Subject = pkix.Name{CommonName: name}
-	}
 	if addr, err := netip.ParseAddr(name); err == nil {
+		// OpenSSL takes an address in a common name for a host name, which the
+		// authority's constraints would forbid.
 		t.IPAddresses = append(t.IPAddresses, addr.Unmap().AsSlice())
 	} else {
 		t.DNSNames = []string{name}
+		if len(name) <= 64 { // the upper bound of a common name (RFC 5280, appendix A)
+			t.Subject.CommonName = name
+		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, a.cert, key.Public(), a.key)
 	if err != nil {

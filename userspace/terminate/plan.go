@@ -21,6 +21,7 @@ const (
 	WhyName        = "name"         // none, or outside the authority's constraints
 	WhyUntrusted   = "untrusted"    // the client did not take the authority's certificate
 	WhyClientCert  = "client_cert"  // the origin asks for a certificate of the client
+	WhyECH         = "ech"          // the origin has ECH, and the client may have meant it
 	WhyOrigin      = "origin"       // the origin did not finish its handshake
 	WhyStopped     = "stopped"      // the terminator was closed
 	whyLeaf        = WhyNoAuthority // the authority could not sign
@@ -30,7 +31,7 @@ const (
 func Reasons() []string {
 	return []string{
 		WhyNoAuthority, WhyMalformed, WhyVersion, WhySuites, WhyResumption, WhyExtension,
-		WhyShape, WhyName, WhyUntrusted, WhyClientCert, WhyOrigin, WhyStopped,
+		WhyShape, WhyName, WhyUntrusted, WhyClientCert, WhyECH, WhyOrigin, WhyStopped,
 	}
 }
 

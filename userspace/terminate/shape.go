@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 
 	utls "github.com/bogdanfinn/utls"
@@ -29,7 +28,8 @@ func verbatim(e extension) utls.TLSExtension {
 // The library's own ways to imitate a hello take it apart and build it anew,
 // which loses what they do not know and draws GREASE again. Here extensions
 // are sent as they came, and the library is told what they promise.
-func newOrigin(conn net.Conn, h *hello, cfg *utls.Config) (_ *utls.UConn, err error) {
+func newOrigin(wire *helloConn, cfg *utls.Config) (_ *utls.UConn, err error) {
+	h := wire.hello
 	defer func() {
 		// The library asserts by panicking.
 		if r := recover(); r != nil {
@@ -61,7 +61,6 @@ func newOrigin(conn net.Conn, h *hello, cfg *utls.Config) (_ *utls.UConn, err er
 			spec.Extensions = append(spec.Extensions, verbatim(e))
 		}
 	}
-	wire := &helloConn{Conn: conn, hello: h}
 	u := utls.UClient(wire, cfg, utls.HelloCustom, false, false, false)
 	if err := u.ApplyPreset(spec); err != nil {
 		return nil, fmt.Errorf("%w: %w", errShape, err)

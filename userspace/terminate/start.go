@@ -260,7 +260,13 @@ func (t *Terminator) shakeOrigin(p *Plan, wire *stream, deadline time.Time) (u *
 		SessionTicketsDisabled:      true,
 		DynamicRecordSizingDisabled: true,
 	}
-	u, err = newOrigin(wire, p.hello, cfg)
+	below := &helloConn{Conn: wire, hello: p.hello}
+	if p.hello.has(extECH) {
+		below.witness = &echWitness{}
+		cfg.KeyLogWriter = below.witness
+		defer below.witness.forget()
+	}
+	u, err = newOrigin(below, cfg)
 	if err != nil {
 		return nil, WhyShape, err
 	}
@@ -270,7 +276,10 @@ func (t *Terminator) shakeOrigin(p *Plan, wire *stream, deadline time.Time) (u *
 	err = handshake(u)
 	var name x509.HostnameError
 	switch {
+	case err == nil && below.witness != nil && below.witness.answered():
+		return nil, WhyECH, errECH
 	case err == nil:
+		below.witness = nil
 		return u, "", nil
 	case refused != nil && !p.sni && errors.As(refused, &name):
 		// The client may have a name in mind that it did not say.

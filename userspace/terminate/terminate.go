@@ -4,8 +4,10 @@ package terminate
 
 import (
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 )
@@ -43,9 +45,16 @@ type Terminator struct {
 	tasks   sync.WaitGroup
 }
 
+// ErrKeyLog says that the process has SSLKEYLOGFILE in its environment: the
+// library that speaks to origins would write every connection's keys there.
+var ErrKeyLog = errors.New("SSLKEYLOGFILE is set, by which the keys of origins' connections would be written to a file: unset it")
+
 // New makes a Terminator. It reads the certificates of the system, unless it
 // is given roots.
 func New(cfg Config) (*Terminator, error) {
+	if os.Getenv("SSLKEYLOGFILE") != "" {
+		return nil, ErrKeyLog
+	}
 	t := &Terminator{
 		ca: cfg.CA, roots: cfg.Roots, log: cfg.Logger, limit: cfg.HandshakeTime, now: cfg.Now,
 		running: make(map[*Session]struct{}),
@@ -66,7 +75,7 @@ func New(cfg Config) (*Terminator, error) {
 			return nil, fmt.Errorf("read the system's certificates: %w", err)
 		}
 		if len(cfg.ExtraRoots) > 0 && !roots.AppendCertsFromPEM(cfg.ExtraRoots) {
-			return nil, fmt.Errorf("no certificate in the additional roots")
+			return nil, errors.New("no certificate in the additional roots")
 		}
 		t.roots = roots
 	}

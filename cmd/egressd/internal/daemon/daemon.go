@@ -22,6 +22,7 @@ import (
 
 	"github.com/egressd/egressd/cmd/egressd/internal/admin"
 	"github.com/egressd/egressd/cmd/egressd/internal/history"
+	"github.com/egressd/egressd/cmd/egressd/internal/keeper"
 	"github.com/egressd/egressd/cmd/egressd/internal/sdnotify"
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/metrics"
@@ -56,6 +57,11 @@ type Config struct {
 	PinDir string
 	// Lanes is the number of cells in the ledger; 0 for the loader's default.
 	Lanes uint32
+	// Self is the path of this binary, by which it runs the keeper of pipes.
+	Self string
+	// Keys are those of one command; nil for what the policy says. They stay the
+	// caller's.
+	Keys *keeper.Keys
 	// Canary is the command line by which this binary runs as the canary.
 	Canary []string
 	// ProgramStats has the kernel measure the run time of all programs of the
@@ -83,6 +89,7 @@ type Daemon struct {
 	gate   *gate.Gate
 	proxy  *proxy.Proxy
 	names  names
+	tls    tlsSources
 	// The addresses of proxies are where they were last applied, together with
 	// the policy, under applying.
 	endpoints endpoints
@@ -147,6 +154,9 @@ func Open(cfg Config) (_ *Daemon, err error) {
 	d.closeLater(func() error { d.events.Close(); return nil })
 	d.gate = gate.New(gate.Config{Now: d.clock.Now, Events: d.events, Logger: cfg.Logger})
 	d.closeLater(d.gate.Close)
+	d.tls.log, d.tls.self, d.tls.given = cfg.Logger, cfg.Self, cfg.Keys
+	d.closeLater(d.tls.close)
+	d.tls.apply(p)
 	d.proxy, err = proxy.New(proxy.Config{
 		Engine:     d.engine,
 		Gate:       d.gate,
@@ -156,6 +166,8 @@ func Open(cfg Config) (_ *Daemon, err error) {
 		Logger:     cfg.Logger,
 		ListenMark: loader.ListenerMark,
 		Named:      d.names.saw,
+		Keys:       &d.tls,
+		Terminator: d.tls.end.Load,
 	})
 	if err != nil {
 		return nil, err

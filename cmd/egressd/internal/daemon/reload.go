@@ -64,6 +64,7 @@ func (d *Daemon) tryReload() error {
 	d.endpoints.resolve(context.Background(), p.Exits, time.Now())
 	d.applying.Lock()
 	defer d.applying.Unlock()
+	d.tls.apply(p)
 	// The engine first, so that what the programs begin to redirect finds its
 	// budget; if they cannot be told, both go back.
 	d.swap(p)
@@ -100,6 +101,9 @@ func unchanged(old, p *policy.Policy) error {
 		same bool
 	}{
 		{"scope.cgroups", slices.Equal(old.Scope.Cgroups, p.Scope.Cgroups)},
+		{"tls.key_dir", old.TLS.KeyDir == p.TLS.KeyDir},
+		{"tls.ca", old.TLS.CADir == p.TLS.CADir},
+		{"tls.roots", old.TLS.Roots == p.TLS.Roots},
 		{"metrics.listen", old.Metrics == p.Metrics},
 		{"admin.socket", old.Admin == p.Admin},
 	} {

@@ -41,8 +41,13 @@ type running struct {
 	presentEr error
 }
 
+// patience is how long a daemon may take to answer.
+const patience = 3 * time.Second
+
 // ask asks the daemon, and looks at its process.
 func ask(ctx context.Context, d Daemon, root string, cgroups []string) running {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	r := running{now: time.Now()}
 	pid := os.Getpid()
 	if s, err := d.Status(ctx); err != nil {
@@ -198,7 +203,7 @@ func (r running) checkForeign() Check {
 	const name = "foreign programs"
 	switch {
 	case errors.Is(r.presentEr, loader.ErrPrivileges):
-		return unknown(name, reason(r.presentEr, loader.ErrPrivileges))
+		return unknown(name, "the kernel tells it to root only")
 	case errors.Is(r.presentEr, fs.ErrNotExist):
 		return warn(name, "start the service of that cgroup, or take it out of scope.cgroups", "%v", r.presentEr)
 	case r.presentEr != nil:
@@ -238,8 +243,12 @@ func (r running) checkFiles() Check {
 	case r.limitsErr != nil || !found:
 		return warn(name, "mount /proc", "the limit cannot be read")
 	case hard < fewFiles:
+		whose := "the daemon"
+		if r.status == nil {
+			whose = "a daemon that is started from here"
+		}
 		return warn(name, "LimitNOFILE=1048576 in the unit, or ulimit -Hn 1048576 before the daemon is started",
-			"%d at most: %d connections at once", hard, hard/2)
+			"%s may have %d: some %d connections at once", whose, hard, hard/2)
 	}
 	return ok(name, "%d at most", hard)
 }

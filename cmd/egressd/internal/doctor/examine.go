@@ -84,6 +84,8 @@ func sights(ctx context.Context, cfg Config, running bool) (map[int]map[string]i
 	if !running || cfg.Sight == nil {
 		return found, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	flows, err := cfg.Daemon.Flows(ctx)
 	if err != nil {
 		return found, err

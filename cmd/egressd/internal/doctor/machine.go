@@ -184,8 +184,11 @@ func (m machine) checkPins() Check {
 
 func (m machine) checkPrograms() Check {
 	const name = "programs"
-	if m.privileges != nil || m.kernel != nil || m.btf != nil {
-		return unknown(name, "they can only be tried with privileges, on a kernel that is new enough and shows its types")
+	switch {
+	case m.kernel != nil || m.btf != nil:
+		return fail(name, "see what the kernel lacks, above", "they need what this kernel does not have")
+	case m.privileges != nil:
+		return unknown(name, "the kernel verifies them for root only")
 	}
 	if m.verifyErr != nil {
 		return fail(name, "look into the kernel's log for the reason: dmesg | tail", "%v", m.verifyErr)

@@ -5,6 +5,7 @@ package doctor
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,10 +28,14 @@ func (r *Report) Write(w io.Writer, width int) error {
 	}
 	out.WriteString("\nHow well each shaped process is seen:\n")
 	if len(r.Processes) == 0 {
-		out.WriteString("no process of the scope speaks TLS\n")
+		out.WriteString("none of those that could be looked into has TLS\n")
 	}
 	if r.Unseen > 0 {
-		fmt.Fprintf(&out, "could not be looked into: %d of them; %s\n", r.Unseen, asRoot)
+		fmt.Fprintf(&out, "%d more could not be looked into", r.Unseen)
+		if slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Unknown }) {
+			out.WriteString(": " + asRoot)
+		}
+		out.WriteByte('\n')
 	}
 	if _, err := io.WriteString(w, out.String()); err != nil {
 		return err

@@ -34,24 +34,18 @@ type Library uint8
 
 // Libraries.
 const (
-	NoTLS      Library = iota // none was found
-	OpenSSL                   // libssl, or linked into the program
-	GnuTLS                    // libgnutls
-	GoTLS                     // crypto/tls of Go
-	BoringSSL                 // linked into the program, as in Chromium
-	Rustls                    // linked into the program
-	JavaTLS                   // a Java virtual machine with its own
-	UnknownTLS                // some other
+	NoTLS     Library = iota // none was found
+	OpenSSL                  // and others by which programs log keys if their environment says so
+	GoTLS                    // crypto/tls of Go
+	BoringSSL                // linked into the program, as in Chromium
+	Rustls                   // linked into the program
+	JavaTLS                  // that of a Java virtual machine
 )
-
-var libraryNames = [...]string{"", "OpenSSL", "GnuTLS", "Go", "BoringSSL", "rustls", "Java", "unknown"}
-
-// String is the library's name, "" for none.
-func (l Library) String() string { return libraryNames[min(int(l), len(libraryNames)-1)] }
 
 // Look is what can be told of a process from outside.
 type Look struct {
 	Library Library
+	Name    string // of the library, for people
 	Probed  bool   // uprobes can show what it reads and writes
 	Why     string // why they cannot
 }

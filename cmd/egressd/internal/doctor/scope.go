@@ -109,7 +109,10 @@ func processes(ctx context.Context, pids map[int]string, flows map[int]map[strin
 		if src.KeyLog != nil {
 			f.keyLog, _ = src.KeyLog(pid)
 		}
-		p := Process{PID: pid, Command: command(pid), Cgroup: cgroup, Library: f.look.Library.String(), Connections: n}
+		p := Process{PID: pid, Command: command(pid), Cgroup: cgroup, Connections: n}
+		if f.look.Library != NoTLS {
+			p.Library = f.look.Name
+		}
 		var sight policy.Sight
 		sight, p.Expected, p.Why, p.Next = f.judge(r)
 		p.Sight = sight.String()

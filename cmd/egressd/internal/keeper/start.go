@@ -59,6 +59,7 @@ func Start(folder *keylog.Folder, self string, outlive bool) (*os.Process, error
 // startChild starts a keeper as a child.
 func startChild(folder *keylog.Folder, self string) (*os.Process, error) {
 	cmd := exec.Command(self, CommandName, folder.Path())
+	cmd.Args[0] = "egressd" // rather than the link that self may be
 	cmd.Dir = "/"
 	cmd.Env = environ()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

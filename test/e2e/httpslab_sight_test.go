@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/egressd/egressd/test/tlsorigin"
+)
+
+// source is a way to see what is in TLS connections.
+type source struct {
+	name   string // as egressd calls what it saw by it
+	config string // of tls in the policy file
+	sees   func(labClient) bool
+	// exact says that each request that is seen waits for its turn: what is
+	// not exact sees answers only, and paces by flights.
+	exact bool
+}
+
+// sources are all of them. The argument of config is the folder for keys.
+var sources = []source{
+	{
+		name: "blind", config: "tls: {mode: passthrough}\n",
+		sees: func(labClient) bool { return false },
+	},
+	{
+		name: "keys", config: "tls: {mode: observe, sources: [keylog], key_dir: %s}\n", exact: true,
+		sees: func(c labClient) bool { return !c.noKeys },
+	},
+	{
+		name: "uprobe", config: "tls: {mode: observe, sources: [uprobes]}\n",
+		sees: func(c labClient) bool { return !c.noProbe },
+	},
+}
+
+// sightRate is both how many requests a second a budget lets go and how many
+// its origin allows.
+const sightRate = 20
+
+// observation is an answer that egressd saw inside a TLS connection.
+type observation struct {
+	mono       int64
+	lane       string
+	status     int
+	retryAfter string
+	by         string
+	pid        int
+	path       string
+	partial    bool // some of it was not to be known
+}
+
+var observed = regexp.MustCompile(`^status=(\d+) by=(\w+) pid=(\d+)(?: retry-after="([^"]*)")?( partial)? path="([^"]*)"$`)
+
+// saw is what egressd saw so far, by the events that a process from follow has
+// printed.
+func saw(t testing.TB, log *process) (all []observation) {
+	t.Helper()
+	for _, ev := range events(t, log) {
+		if ev.Kind != "observed" {
+			continue
+		}
+		m := observed.FindStringSubmatch(ev.Detail)
+		if m == nil {
+			t.Fatalf("events: cannot read %q", ev.Detail)
+		}
+		all = append(all, observation{
+			mono: ev.Mono, lane: ev.Lane, status: number(m[1]), by: m[2], pid: number(m[3]),
+			retryAfter: m[4], partial: m[5] != "", path: m[6],
+		})
+	}
+	return all
+}
+
+// sightRow is a row of the table: what egressd saw of a client.
+type sightRow struct {
+	client               string
+	right, wrong, unseen int
+	dispatches           int
+	limited              int // by the origin, which is as strict as the budget
+	span                 time.Duration
+}
+
+// judge compares what egressd saw with what the origin did. wrong has each
+// observation that is no request's, or not as it was, or told twice.
+func judge(seen []observation, sent map[int]tlsorigin.Request, r labRun, by string) (right int, unseen, wrong []string) {
+	left := map[string]tlsorigin.Request{}
+	for _, req := range sent {
+		left[req.Path] = req
+	}
+	for _, o := range seen {
+		rest, mine := strings.CutPrefix(o.path, r.path+"/")
+		if _, err := strconv.Atoi(rest); !mine || err != nil {
+			continue
+		}
+		req, known := left[o.path]
+		switch {
+		case !known:
+			wrong = append(wrong, fmt.Sprintf("%+v: no such request, or told before", o))
+		case o.partial && (o.status == 0 || o.status == req.Status):
+			continue // it says what it does not know
+		case o.status != req.Status || o.retryAfter != req.RetryAfter || o.by != by:
+			wrong = append(wrong, fmt.Sprintf("%+v: the origin answered %d, %q", o, req.Status, req.RetryAfter))
+		default:
+			right++
+		}
+		delete(left, o.path)
+	}
+	for _, path := range slices.Sorted(maps.Keys(left)) {
+		req := left[path]
+		unseen = append(unseen, fmt.Sprintf("%s: %d on connection %d, stream %d", path, req.Status, req.Connection, req.Stream))
+	}
+	return right, unseen, wrong
+}
+
+// settled judges what egressd saw when as much of it is right as should be, or
+// when there was time enough: the last answers are on their way yet.
+func settled(t testing.TB, log *process, sent map[int]tlsorigin.Request, r labRun, by string, want int) (right int, unseen, wrong []string) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		right, unseen, wrong = judge(saw(t, log), sent, r, by)
+		if right >= want || time.Now().After(end) {
+			return right, unseen, wrong
+		}
+	}
+}
+
+// letGo is when requests of a lane were, ns of CLOCK_MONOTONIC.
+func letGo(t testing.TB, log *process, lane string) (at []int64) {
+	t.Helper()
+	for _, ev := range events(t, log) {
+		if ev.Kind == "dispatch" && ev.Lane == lane {
+			at = append(at, ev.Mono)
+		}
+	}
+	return at
+}
+
+// TestHTTPSSight is the table of clients and sources: what egressd sees of each
+// client's answers, and that the client keeps its budget.
+func TestHTTPSSight(t *testing.T) {
+	t.Parallel()
+	for _, src := range sources {
+		t.Run(src.name, func(t *testing.T) {
+			t.Parallel()
+			runSight(t, src)
+		})
+	}
+}
+
+// runSight runs all clients with one daemon, and an origin and a budget for
+// each.
+func runSight(t *testing.T, src source) {
+	s := newShop(t)
+	scope := newGroup(t)
+	type part struct {
+		labClient
+		labRun
+		origin *tlsorigin.Origin
+	}
+	var parts []part
+	var budgets strings.Builder
+	for _, c := range labClients {
+		p := part{labClient: c, labRun: labRun{path: "/sight/" + c.name, count: 24, width: 8}}
+		p.origin, p.port = s.open(t, tlsorigin.Config{
+			Rate: sightRate, Pages: p.pages(t),
+			// One answer is a limit that is there for all who see it.
+			Forced: []tlsorigin.Forced{{Path: p.path + "/9", Status: 429, RetryAfter: "1"}},
+		})
+		fmt.Fprintf(&budgets, "  - {name: %s, match: {hosts: [%s], ports: [%d]}, rate: %d/s, queue: {max_wait: 60s}}\n",
+			strings.ReplaceAll(c.name, ".", "-"), originHost, p.port, sightRate)
+		parts = append(parts, p)
+	}
+	d := prepareDaemon(t, scope)
+	d.within = s.within()
+	env := d.look(t, src)
+	d.write(t, budgets.String())
+	d.start(t)
+	log := d.follow(t)
+
+	var mu sync.Mutex
+	var rows []sightRow
+	t.Run("clients", func(t *testing.T) {
+		for _, p := range parts {
+			t.Run(p.name, func(t *testing.T) {
+				t.Parallel()
+				if src.name == "uprobe" && src.sees(p.labClient) {
+					warmUp(t, p.labRun, log, func(r labRun) { replies(t, s.start(t, how{in: scope}, p.labClient, r), p.labClient, r) })
+				}
+				before := p.origin.Log()
+				client := s.start(t, how{in: scope, env: env}, p.labClient, p.labRun)
+				got := replies(t, client, p.labClient, p.labRun)
+				sent := arrived(t, newLog(p.origin, before), p.labRun)
+				mustAgree(t, got, sent)
+				lane := fmt.Sprintf("%s/%s/direct", strings.ReplaceAll(p.name, ".", "-"), originHost)
+				row := mustSee(t, src, p.labClient, p.labRun, log, lane, sent)
+				mu.Lock()
+				defer mu.Unlock()
+				rows = append(rows, row)
+			})
+		}
+	})
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "client\tright\twrong\tunseen\tdispatches\tlimited\tspan")
+	slices.SortFunc(rows, func(a, b sightRow) int { return strings.Compare(a.client, b.client) })
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%v\n", r.client, r.right, r.wrong, r.unseen, r.dispatches, r.limited, r.span)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s:\n%s", src.name, text.String())
+}
+
+// mustSee holds what egressd saw of a client, and did, against what the origin
+// saw of it.
+func mustSee(t *testing.T, src source, c labClient, r labRun, log *process, lane string, sent map[int]tlsorigin.Request) sightRow {
+	t.Helper()
+	row := sightRow{client: c.name}
+	sees := src.sees(c)
+	want := 0
+	if sees {
+		want = r.count
+	}
+	var unseen, wrong []string
+	row.right, unseen, wrong = settled(t, log, sent, r, src.name, want)
+	row.unseen, row.wrong = len(unseen), len(wrong)
+	for _, w := range wrong {
+		t.Error("egressd saw ", w)
+	}
+	if row.right != want {
+		t.Errorf("egressd saw %d of %d answers right, want %d; unseen:\n%s", row.right, r.count, want, strings.Join(unseen, "\n"))
+	}
+
+	at := letGo(t, log, lane)
+	row.dispatches = len(at)
+	var when []sighting
+	for i, req := range sent {
+		when = append(when, sighting{at: time.Duration(req.At), path: req.Path})
+		if req.Status == 429 && i != 9 {
+			row.limited++
+		}
+	}
+	slices.SortFunc(when, func(a, b sighting) int { return int(a.at - b.at) })
+	row.span = (when[len(when)-1].at - when[0].at).Round(time.Millisecond)
+	for i := 1; i < len(at); i++ {
+		if apart := time.Duration(at[i] - at[i-1]); apart < time.Second/sightRate {
+			t.Errorf("dispatches %v apart, want at most %d a second", apart, sightRate)
+		}
+	}
+	// Whoever sees no requests counts flights: each is one of HTTP/1, and any
+	// number of HTTP/2.
+	if src.exact && sees || !c.http2 {
+		mustKeepPace(t, when)
+		if len(at) != r.count+len(c.extra) {
+			t.Errorf("got %d dispatches of %d requests", len(at), r.count+len(c.extra))
+		}
+	}
+	if sees {
+		mustRest(t, saw(t, log), at, lane)
+	}
+	return row
+}
+
+// sightLate is by how much the origin may see a request later than another one
+// that left with it: the machine may be busy, and some clients write several
+// requests of HTTP/2 as one record of TLS.
+const sightLate = 500 * time.Millisecond
+
+// mustKeepPace looks whether requests keep the budget in every window of time.
+func mustKeepPace(t testing.TB, all []sighting) {
+	t.Helper()
+	for i := range all {
+		for j := i; j < len(all); j++ {
+			window := all[j].at - all[i].at
+			if got, most := float64(j-i+1), 1+sightRate*(window+sightLate).Seconds(); got > most {
+				t.Errorf("the origin received %v requests within %v, want at most %v with a tolerance of %v", got, window, most, sightLate)
+				return
+			}
+		}
+	}
+}
+
+// mustRest looks whether a lane rested for the second that an answer asked for,
+// from when it was seen.
+func mustRest(t testing.TB, seen []observation, at []int64, lane string) {
+	t.Helper()
+	asked := 0
+	for _, o := range seen {
+		if o.lane != lane || o.retryAfter != "1" {
+			continue
+		}
+		asked++
+		// An event may be told by another clock reading than the one that a
+		// dispatch at the same time has.
+		from, to := o.mono+int64(10*time.Millisecond), o.mono+int64(990*time.Millisecond)
+		for _, d := range at {
+			if d > from && d < to {
+				t.Errorf("a request was let go %v after %s asked for a second of rest", time.Duration(d-o.mono), o.path)
+			}
+		}
+	}
+	if asked == 0 {
+		t.Errorf("lane %s: no answer that asked for rest was seen", lane)
+	}
+}
+
+// warmUp has run run a client until egressd has seen something of it: it takes
+// time until the probes are in a program that was not there before.
+func warmUp(t testing.TB, r labRun, log *process, run func(labRun)) {
+	t.Helper()
+	r.path, r.count, r.width = r.path+"/warm", 1, 1
+	for end := time.Now().Add(20 * time.Second); ; {
+		run(r)
+		for wait := time.Now().Add(500 * time.Millisecond); time.Now().Before(wait); time.Sleep(20 * time.Millisecond) {
+			if slices.ContainsFunc(saw(t, log), func(o observation) bool { return o.path == r.path+"/0" }) {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			t.Errorf("egressd saw nothing of %s within 20 s", r.path)
+			return
+		}
+	}
+}
+
+// look has a daemon that is not started yet look into TLS by a source, and is
+// what clients need in their environment for it.
+func (d *daemon) look(t testing.TB, src source) (env []string) {
+	t.Helper()
+	config := src.config
+	if strings.Contains(config, "%s") {
+		keys := newKeyDir(t)
+		config = fmt.Sprintf(config, keys)
+		env = keyEnv(t, keys)
+	}
+	d.extra += config
+	return env
+}
+
+// newKeyDir makes a folder for keys. Keys never lie on a disk.
+func newKeyDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "e2e-keys-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+		waitFor(t, 20*time.Second, "the end of the keeper of "+dir, func() bool {
+			return !slices.ContainsFunc(here.processes(), func(pid int) bool {
+				cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				return err == nil && strings.Contains(string(cmdline), dir)
+			})
+		})
+	})
+	return dir
+}
+
+// keyEnv makes a pipe for root's keys and is what clients need in their
+// environment to write to it.
+func keyEnv(t testing.TB, dir string) []string {
+	t.Helper()
+	start(t, how{}, here.bin, "observe", "pipe", "lab", "--user", "root", "--key-dir", dir).mustSucceed(t, 20*time.Second)
+	pipe := filepath.Join(dir, "lab")
+	return []string{"SSLKEYLOGFILE=" + pipe, "NODE_OPTIONS=--tls-keylog=" + pipe}
+}
+
+// TestHTTPSSightIsJudged looks whether the judge of the table finds what is
+// wrong.
+func TestHTTPSSightIsJudged(t *testing.T) {
+	r := labRun{path: "/p", count: 3}
+	sent := map[int]tlsorigin.Request{
+		0: {Path: "/p/0", Status: 200}, 1: {Path: "/p/1", Status: 429, RetryAfter: "1"}, 2: {Path: "/p/2", Status: 200},
+	}
+	good := []observation{
+		{path: "/p/0", status: 200, by: "keys"}, {path: "/p/1", status: 429, retryAfter: "1", by: "keys"}, {path: "/p/2", status: 200, by: "keys"},
+	}
+	change := func(i int, f func(*observation)) []observation {
+		c := slices.Clone(good)
+		f(&c[i])
+		return c
+	}
+	for _, tt := range []struct {
+		name                 string
+		seen                 []observation
+		right, unseen, wrong int
+	}{
+		{"all", good, 3, 0, 0},
+		{"none", nil, 0, 3, 0},
+		{"one not", good[1:], 2, 1, 0},
+		{"status", change(0, func(o *observation) { o.status = 429 }), 2, 0, 1},
+		{"retry-after", change(1, func(o *observation) { o.retryAfter = "" }), 2, 0, 1},
+		{"other source", change(1, func(o *observation) { o.by = "uprobe" }), 2, 0, 1},
+		{"of another client", change(1, func(o *observation) { o.path = "/q/1" }), 2, 1, 0},
+		{"of no request", change(1, func(o *observation) { o.path = "/p/7" }), 2, 1, 1},
+		{"partial", change(1, func(o *observation) { o.partial, o.retryAfter = true, "" }), 2, 1, 0},
+		{"partial and wrong", change(1, func(o *observation) { o.partial, o.status = true, 200 }), 2, 0, 1},
+		{"the page", append(slices.Clone(good), observation{path: "/p/page", status: 200}), 3, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			right, unseen, wrong := judge(tt.seen, sent, r, "keys")
+			if right != tt.right || len(unseen) != tt.unseen || len(wrong) != tt.wrong {
+				t.Errorf("got %d right, unseen %q, wrong %q, want %d, %d, %d", right, unseen, wrong, tt.right, tt.unseen, tt.wrong)
+			}
+		})
+	}
+	// What is told twice is wrong, though all was seen.
+	if _, _, wrong := judge(append(slices.Clone(good), good[0]), sent, r, "keys"); len(wrong) != 1 {
+		t.Errorf("told twice: got wrong %v, want one", wrong)
+	}
+}
