@@ -49,7 +49,7 @@ static __always_inline bool addr_is_local(const struct addr *a)
 	return (bpf_ntohl(a->words[0]) & 0xffc00000) == 0xfe800000;
 }
 
-/* Multicast and broadcast. */
+/* Multicast, broadcast, and what is reserved beside them. */
 static __always_inline bool addr_is_group(const struct addr *a)
 {
 	if (addr_is_v4(a))

@@ -10,6 +10,7 @@ struct addr_case {
 	__u32 local;
 	__u32 token;
 	__u32 zero;
+	__u32 group;
 };
 
 SEC("syscall")
@@ -21,6 +22,7 @@ int test_addr(struct addr_case *c)
 	c->local = addr_is_local(&a);
 	c->token = addr_is_token(&a);
 	c->zero = addr_is_zero(&a);
+	c->group = addr_is_group(&a);
 	return 0;
 }
 

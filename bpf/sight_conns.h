@@ -41,7 +41,8 @@ struct frames {
 
 struct conn {
 	__u64 process; /* process_id() of its owner */
-	__u64 cookie;  /* of its socket, 0 = unknown */
+	__u64 cookie;  /* of its socket, 0 = unknown or gone */
+	__u64 last;    /* cookie of the last one that was known */
 	__u64 sk;      /* its struct sock, only to ask sock_lives() */
 	__u64 offset[2]; /* bytes of plaintext moved, by direction */
 	__u64 seq[2];    /* events, by direction */

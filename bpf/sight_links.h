@@ -20,8 +20,9 @@ static __always_inline void conn_link(struct conn *c, const struct conn_key *key
 {
 	if (!cookie)
 		return;
-	if (c->cookie && c->cookie != cookie)
+	if (c->last && c->last != cookie)
 		conn_restart(c, key);
+	c->last = cookie;
 	c->sk = sk;
 	c->fd = -1;
 	if (c->cookie != cookie) {

@@ -164,6 +164,13 @@ func agentDo(c *agentCall, r *agentReply) (err error) {
 			}
 			r.N++
 		}
+	case "datagrams": // Value times sendto of one byte
+		for range c.Value {
+			if err = unix.Sendto(c.FD, []byte{0}, 0, sockaddr(c.Family, c.Addr)); err != nil {
+				return err
+			}
+			r.N++
+		}
 	case "pinggroups": // lets every group make ping sockets in this namespace
 		err = os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 65535"), 0)
 	case "loup":

@@ -132,3 +132,40 @@ func BenchmarkBeat(b *testing.B) {
 		k.Beat(1)
 	}
 }
+
+// BenchmarkDatagram measures one sendto on loopback: without programs, to a
+// port that policy does not name, and to one that it names.
+func BenchmarkDatagram(b *testing.B) {
+	for _, kind := range []string{"native", "unnamed", "named"} {
+		b.Run(kind, func(b *testing.B) {
+			r := newRig(b, Config{})
+			s := startSink(b)
+			switch kind {
+			case "native":
+				if err := r.Detach(); err != nil {
+					b.Fatal(err)
+				}
+			case "named":
+				r.namePorts(s.port)
+			}
+			stats, err := EnableStats()
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer stats.Close()
+			c := r.agent.socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+			b.ResetTimer()
+			c.do(agentCall{Op: "datagrams", FD: c.fd, Family: unix.AF_INET, Value: b.N, Addr: netip.MustParseAddrPort(s.at("127.0.0.1"))})
+			b.StopTimer()
+			programs, err := r.Programs()
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, p := range programs {
+				if p.Runs > 0 {
+					b.ReportMetric(float64(p.Runtime.Nanoseconds())/float64(p.Runs), "ns/"+p.Name)
+				}
+			}
+		})
+	}
+}

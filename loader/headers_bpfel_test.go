@@ -33,6 +33,7 @@ type headersAddrCase struct {
 	Local uint32
 	Token uint32
 	Zero  uint32
+	Group uint32
 }
 
 type headersBacklog struct {

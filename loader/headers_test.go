@@ -93,8 +93,8 @@ func TestHeaderAddr(t *testing.T) {
 	needRoot(t)
 	h := loadWrappers(t, openKernel(t, Config{}))
 	for _, tt := range []struct {
-		addr                   string
-		v4, local, token, zero uint32
+		addr                          string
+		v4, local, token, zero, group uint32
 	}{
 		{addr: "192.0.2.1", v4: 1},
 		{addr: "126.255.255.255", v4: 1},
@@ -110,6 +110,9 @@ func TestHeaderAddr(t *testing.T) {
 		{addr: "169.253.255.255", v4: 1},
 		{addr: "169.254.0.0", v4: 1, local: 1},
 		{addr: "169.255.0.0", v4: 1},
+		{addr: "223.255.255.255", v4: 1},
+		{addr: "224.0.0.0", v4: 1, group: 1},
+		{addr: "255.255.255.255", v4: 1, group: 1},
 		{addr: "::", local: 1, zero: 1},
 		{addr: "::1", local: 1},
 		{addr: "::2"},
@@ -118,13 +121,15 @@ func TestHeaderAddr(t *testing.T) {
 		{addr: "fe80::1", local: 1},
 		{addr: "febf:ffff::1", local: 1},
 		{addr: "fec0::1"},
+		{addr: "feff::1"},
+		{addr: "ff02::1", group: 1},
 		{addr: "::ffff:0:127.0.0.1"},
 	} {
 		c := headersAddrCase{Addr: headerAddr(tt.addr)}
 		run(t, h.TestAddr, &c)
-		if c.V4 != tt.v4 || c.Local != tt.local || c.Token != tt.token || c.Zero != tt.zero {
-			t.Errorf("%s: got v4 %d local %d token %d zero %d, want %d %d %d %d",
-				tt.addr, c.V4, c.Local, c.Token, c.Zero, tt.v4, tt.local, tt.token, tt.zero)
+		if c.V4 != tt.v4 || c.Local != tt.local || c.Token != tt.token || c.Zero != tt.zero || c.Group != tt.group {
+			t.Errorf("%s: got v4 %d local %d token %d zero %d group %d, want %d %d %d %d %d",
+				tt.addr, c.V4, c.Local, c.Token, c.Zero, c.Group, tt.v4, tt.local, tt.token, tt.zero, tt.group)
 		}
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-
-	"github.com/egressd/egressd/loader/sight"
 )
 
 // client is a program that asks for something.
@@ -196,5 +194,3 @@ func buildGo(t testing.TB, flags ...string) string {
 	}
 	return program
 }
-
-var _ = sight.Data

@@ -86,7 +86,9 @@ type Event struct {
 	// names a connection until Close.
 	Conn uint64
 
-	// Source is the best proof there is, SourceRandom if HasRandom.
+	// Source is the best proof there is, SourceRandom if HasRandom. A proof
+	// may come with a later event of the same Conn: it then holds for the
+	// ones before as well, back to Hello or the last Close.
 	Source Source
 	// Cookie is that of the process's own TCP socket, 0 if it is not known;
 	// CookieSource is the proof for it and never SourceRandom.

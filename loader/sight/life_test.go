@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -74,16 +73,30 @@ func (m marks) mustBe(t testing.TB, answers int) {
 	}
 }
 
+// mustBeButFirst is mustBe for connections without a ClientHello. Where the
+// record is the proof it comes after the first request, which is told before
+// it is sent.
+func (m marks) mustBeButFirst(t testing.TB, answers, connections int) {
+	t.Helper()
+	if m.requests.none > connections {
+		t.Errorf("%d requests without a socket on %d connections", m.requests.none, connections)
+	}
+	m.requests.right += m.requests.none
+	m.requests.none = 0
+	m.mustBe(t, answers)
+}
+
 func TestConnectionsOlderThanProbes(t *testing.T) {
+	const connections = 20
 	for mode, source := range map[string]sight.Source{"blocking": sight.SourceNested, "asyncio": sight.SourceRecord} {
 		t.Run(mode, func(t *testing.T) {
 			o, r := newOrigin(t), newRig(t)
-			p, _ := r.startPaused(nil, python, "testdata/late.py", mode, strconv.Itoa(o.port), "20", "5")
+			p, _ := r.startPaused(nil, python, "testdata/late.py", mode, strconv.Itoa(o.port), strconv.Itoa(connections), "5")
 			before := o.answers()
 			r.probe(sslOfPython(t, python)...)
 			p.goOn()
 			m := judge(t, o, r.settle())
-			m.mustBe(t, o.answers()-before)
+			m.mustBeButFirst(t, o.answers()-before, connections)
 			if m.randoms.right != 0 {
 				t.Errorf("client randoms of hellos that nobody saw: %+v", m.randoms)
 			}
@@ -121,8 +134,9 @@ func TestHTTP2OlderThanProbes(t *testing.T) {
 			b = b[min(len(b), 9+length):]
 		}
 	}
-	if want := o.answers() - before; heads[sight.Read] != want || heads[sight.Write] != want {
-		t.Errorf("HEADERS: got %v, want %d each way", heads, want)
+	// The read that waited when the probes came is not seen.
+	if want := o.answers() - before; heads[sight.Read] < want-5 || heads[sight.Read] > want || heads[sight.Write] != want {
+		t.Errorf("HEADERS: got %v, want %d each way, or 5 less read", heads, want)
 	}
 }
 
@@ -171,7 +185,7 @@ func TestDeletedLibrary(t *testing.T) {
 		t.Fatalf("%d deleted libraries are mapped, want 2", found)
 	}
 	p.goOn()
-	judge(t, o, r.settle()).mustBe(t, o.answers()-before)
+	judge(t, o, r.settle()).mustBeButFirst(t, o.answers()-before, 5)
 }
 
 func TestScope(t *testing.T) {
@@ -186,12 +200,7 @@ func TestScope(t *testing.T) {
 	r.probe(openssl(t, libraryOf(t, curl, "libcurl"))...)
 	ask := func(cgroup string) int {
 		before := len(r.settle())
-		at := *r
-		at.cgroup = cgroup
-		cmd := at.command(curl, append([]string{"-sk", "-o", "/dev/null"}, urls(o, 1)...)...)
-		if cgroup == "" {
-			cmd.SysProcAttr = nil
-		}
+		cmd := commandIn(t, cgroup, curl, append([]string{"-sk", "-o", "/dev/null"}, urls(o, 1)...)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", cmd, err, out)
 		}
@@ -512,8 +521,5 @@ func TestAttachRefuses(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-	}
-	if err := syscall.Kill(os.Getpid(), 0); err != nil {
-		t.Fatal(err)
 	}
 }

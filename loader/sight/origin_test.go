@@ -3,6 +3,7 @@
 package sight_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ecdsa"
@@ -12,12 +13,15 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
 	"math/big"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -94,7 +98,7 @@ func (o *origin) meet(c net.Conn) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.conns[c.RemoteAddr().String()] = &truth{cookie: uint64(sock.ID.Cookie[1])<<32 | uint64(sock.ID.Cookie[0])}
+	o.conns[c.RemoteAddr().String()] = &truth{cookie: cookieOf(sock)}
 }
 
 func (o *origin) serve(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +108,7 @@ func (o *origin) serve(w http.ResponseWriter, r *http.Request) {
 		c = new(truth)
 	}
 	if r.TLS != nil {
-		o.asked[r.URL.Path] = c.cookie
+		o.asked[r.RequestURI] = c.cookie
 		o.answer++
 	}
 	o.mu.Unlock()
@@ -163,6 +167,99 @@ func (r *randomReader) Write(line []byte) (int, error) {
 		}
 	}
 	return len(line), nil
+}
+
+// get asks for something from this process.
+func get(t testing.TB, url string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer client.CloseIdleConnections()
+	r, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+}
+
+// tlsProxy takes CONNECT over TLS, and knows its client's socket.
+type tlsProxy struct {
+	addr   string
+	mu     sync.Mutex
+	client uint64
+}
+
+func newTLSProxy(t testing.TB) *tlsProxy {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	p := &tlsProxy{addr: ln.Addr().String()}
+	conf := &tls.Config{Certificates: []tls.Certificate{selfSigned(t)}}
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(c, conf)
+		}
+	}()
+	return p
+}
+
+func (p *tlsProxy) serve(c net.Conn, conf *tls.Config) {
+	defer c.Close()
+	if sock, err := netlink.SocketGet(c.RemoteAddr(), c.LocalAddr()); err == nil {
+		p.mu.Lock()
+		p.client = cookieOf(sock)
+		p.mu.Unlock()
+	}
+	down := tls.Server(c, conf)
+	r, err := http.ReadRequest(bufio.NewReader(down))
+	if err != nil || r.Method != http.MethodConnect {
+		return
+	}
+	up, err := net.Dial("tcp", r.Host)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	io.WriteString(down, "HTTP/1.1 200 OK\r\n\r\n")
+	go io.Copy(up, down)
+	io.Copy(down, up)
+}
+
+func (p *tlsProxy) cookie() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.client
+}
+
+func cookieOf(s *netlink.Socket) uint64 {
+	return uint64(s.ID.Cookie[1])<<32 | uint64(s.ID.Cookie[0])
+}
+
+// pemFiles are a certificate and its key.
+func pemFiles(t testing.TB) (certificate, key string) {
+	t.Helper()
+	c := selfSigned(t)
+	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	certificate, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{
+		certificate: {Type: "CERTIFICATE", Bytes: c.Certificate[0]},
+		key:         {Type: "PRIVATE KEY", Bytes: der},
+	} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certificate, key
 }
 
 func selfSigned(t testing.TB) tls.Certificate {

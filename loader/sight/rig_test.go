@@ -206,11 +206,16 @@ func need(t testing.TB, program string) string {
 // command prepares a program to run in the cgroup.
 func (r *rig) command(name string, args ...string) *exec.Cmd {
 	r.t.Helper()
-	dir, err := os.OpenFile(r.cgroup, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return commandIn(r.t, r.cgroup, name, args...)
+}
+
+func commandIn(t testing.TB, cgroup, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	dir, err := os.OpenFile(cgroup, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
-	r.t.Cleanup(func() { dir.Close() })
+	t.Cleanup(func() { dir.Close() })
 	cmd := exec.Command(name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd()), Pdeathsig: syscall.SIGKILL}
 	return cmd

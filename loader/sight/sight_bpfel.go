@@ -38,6 +38,7 @@ type sightConn struct {
 	_       structs.HostLayout
 	Process uint64
 	Cookie  uint64
+	Last    uint64
 	Sk      uint64
 	Offset  [2]uint64
 	Seq     [2]uint64

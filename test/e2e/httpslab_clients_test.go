@@ -16,13 +16,12 @@ const clientsDir = "testdata/clients"
 // as its library or program does by itself.
 type labClient struct {
 	name    string
-	http2   bool     // speaks HTTP/2
-	shuffle bool     // orders its extensions anew in each hello: its JA3 says nothing
-	noKeys  bool     // does not write its keys, whatever it is told
-	noProbe bool     // its TLS has no functions that a uprobe could find
-	noProxy bool     // knows no proxy
-	abrupt  bool     // may leave connections without a word
-	extra   []string // what it asks for besides, below its path
+	http2   bool // speaks HTTP/2
+	shuffle bool // orders its extensions anew in each hello: its JA3 says nothing
+	noKeys  bool // does not write its keys, whatever it is told
+	noProbe bool // its TLS has no functions that a uprobe could find
+	noProxy bool // knows no proxy
+	abrupt  bool // may leave connections without a word
 	command func(t testing.TB, r labRun) []string
 }
 
@@ -44,7 +43,7 @@ var labClients = []labClient{
 	{name: "node-http2", http2: true, command: labNode("node_http2.mjs")},
 	{name: "go-h1", command: labGo("h1")},
 	{name: "go-h2", http2: true, command: labGo("h2")},
-	{name: "chromium", http2: true, shuffle: true, noProbe: true, abrupt: true, extra: []string{"page", "icon"}, command: labScript("chromium.sh")},
+	{name: "chromium", http2: true, shuffle: true, noProbe: true, abrupt: true, command: labScript("chromium.sh")},
 }
 
 // mustLabClient is the client of that name.

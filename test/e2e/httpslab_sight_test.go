@@ -45,8 +45,7 @@ var sources = []source{
 	},
 }
 
-// sightRate is both how many requests a second a budget lets go and how many
-// its origin allows.
+// sightRate is how many requests a second a budget of most tests lets go.
 const sightRate = 20
 
 // observation is an answer that egressd saw inside a TLS connection.
@@ -154,14 +153,36 @@ func TestHTTPSSight(t *testing.T) {
 	for _, src := range sources {
 		t.Run(src.name, func(t *testing.T) {
 			t.Parallel()
-			runSight(t, src)
+			runSight(t, src, sightPlan{clients: labClients, count: 24, width: 8, rate: sightRate})
 		})
 	}
 }
 
-// runSight runs all clients with one daemon, and an origin and a budget for
+// TestHTTPSSightOfMany has the clients with most connections have many of them.
+func TestHTTPSSightOfMany(t *testing.T) {
+	t.Parallel()
+	plan := sightPlan{count: 120, width: 50, rate: 50}
+	for _, name := range []string{"asyncio", "aiohttp", "node-https", "go-h1"} {
+		plan.clients = append(plan.clients, mustLabClient(t, name))
+	}
+	for _, src := range sources {
+		t.Run(src.name, func(t *testing.T) {
+			t.Parallel()
+			runSight(t, src, plan)
+		})
+	}
+}
+
+// sightPlan says what is run.
+type sightPlan struct {
+	clients      []labClient
+	count, width int // of each client's requests
+	rate         int // a second, both of the budget and what the origin allows
+}
+
+// runSight runs the clients with one daemon, and an origin and a budget for
 // each.
-func runSight(t *testing.T, src source) {
+func runSight(t *testing.T, src source, plan sightPlan) {
 	s := newShop(t)
 	scope := newGroup(t)
 	type part struct {
@@ -171,15 +192,15 @@ func runSight(t *testing.T, src source) {
 	}
 	var parts []part
 	var budgets strings.Builder
-	for _, c := range labClients {
-		p := part{labClient: c, labRun: labRun{path: "/sight/" + c.name, count: 24, width: 8}}
+	for _, c := range plan.clients {
+		p := part{labClient: c, labRun: labRun{path: "/sight/" + c.name, count: plan.count, width: plan.width}}
 		p.origin, p.port = s.open(t, tlsorigin.Config{
-			Rate: sightRate, Pages: p.pages(t),
+			Rate: float64(plan.rate), Pages: p.pages(t),
 			// One answer is a limit that is there for all who see it.
 			Forced: []tlsorigin.Forced{{Path: p.path + "/9", Status: 429, RetryAfter: "1"}},
 		})
 		fmt.Fprintf(&budgets, "  - {name: %s, match: {hosts: [%s], ports: [%d]}, rate: %d/s, queue: {max_wait: 60s}}\n",
-			strings.ReplaceAll(c.name, ".", "-"), originHost, p.port, sightRate)
+			strings.ReplaceAll(c.name, ".", "-"), originHost, p.port, plan.rate)
 		parts = append(parts, p)
 	}
 	d := prepareDaemon(t, scope)
@@ -198,13 +219,14 @@ func runSight(t *testing.T, src source) {
 				if src.name == "uprobe" && src.sees(p.labClient) {
 					warmUp(t, p.labRun, log, func(r labRun) { replies(t, s.start(t, how{in: scope}, p.labClient, r), p.labClient, r) })
 				}
-				before := p.origin.Log()
+				lane := fmt.Sprintf("%s/%s/direct", strings.ReplaceAll(p.name, ".", "-"), originHost)
+				before, warm := p.origin.Log(), len(letGo(t, log, lane))
 				client := s.start(t, how{in: scope, env: env}, p.labClient, p.labRun)
 				got := replies(t, client, p.labClient, p.labRun)
-				sent := arrived(t, newLog(p.origin, before), p.labRun)
+				seen := newLog(p.origin, before)
+				sent := arrived(t, seen, p.labRun)
 				mustAgree(t, got, sent)
-				lane := fmt.Sprintf("%s/%s/direct", strings.ReplaceAll(p.name, ".", "-"), originHost)
-				row := mustSee(t, src, p.labClient, p.labRun, log, lane, sent)
+				row := mustSee(t, src, p.labClient, p.labRun, log, lane, plan.rate, sent, len(seen.Requests)+warm)
 				mu.Lock()
 				defer mu.Unlock()
 				rows = append(rows, row)
@@ -225,8 +247,9 @@ func runSight(t *testing.T, src source) {
 }
 
 // mustSee holds what egressd saw of a client, and did, against what the origin
-// saw of it.
-func mustSee(t *testing.T, src source, c labClient, r labRun, log *process, lane string, sent map[int]tlsorigin.Request) sightRow {
+// saw of it: of the requests with numbers what they were, and how many there
+// were in all.
+func mustSee(t *testing.T, src source, c labClient, r labRun, log *process, lane string, rate int, sent map[int]tlsorigin.Request, all int) sightRow {
 	t.Helper()
 	row := sightRow{client: c.name}
 	sees := src.sees(c)
@@ -256,16 +279,16 @@ func mustSee(t *testing.T, src source, c labClient, r labRun, log *process, lane
 	slices.SortFunc(when, func(a, b sighting) int { return int(a.at - b.at) })
 	row.span = (when[len(when)-1].at - when[0].at).Round(time.Millisecond)
 	for i := 1; i < len(at); i++ {
-		if apart := time.Duration(at[i] - at[i-1]); apart < time.Second/sightRate {
-			t.Errorf("dispatches %v apart, want at most %d a second", apart, sightRate)
+		if apart := time.Duration(at[i] - at[i-1]); apart < time.Second/time.Duration(rate) {
+			t.Errorf("dispatches %v apart, want at most %d a second", apart, rate)
 		}
 	}
 	// Whoever sees no requests counts flights: each is one of HTTP/1, and any
 	// number of HTTP/2.
 	if src.exact && sees || !c.http2 {
-		mustKeepPace(t, when)
-		if len(at) != r.count+len(c.extra) {
-			t.Errorf("got %d dispatches of %d requests", len(at), r.count+len(c.extra))
+		mustKeepPace(t, when, float64(rate))
+		if len(at) != all {
+			t.Errorf("got %d dispatches of %d requests", len(at), all)
 		}
 	}
 	if sees {
@@ -280,12 +303,12 @@ func mustSee(t *testing.T, src source, c labClient, r labRun, log *process, lane
 const sightLate = 500 * time.Millisecond
 
 // mustKeepPace looks whether requests keep the budget in every window of time.
-func mustKeepPace(t testing.TB, all []sighting) {
+func mustKeepPace(t testing.TB, all []sighting, rate float64) {
 	t.Helper()
 	for i := range all {
 		for j := i; j < len(all); j++ {
 			window := all[j].at - all[i].at
-			if got, most := float64(j-i+1), 1+sightRate*(window+sightLate).Seconds(); got > most {
+			if got, most := float64(j-i+1), 1+rate*(window+sightLate).Seconds(); got > most {
 				t.Errorf("the origin received %v requests within %v, want at most %v with a tolerance of %v", got, window, most, sightLate)
 				return
 			}

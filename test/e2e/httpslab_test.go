@@ -91,7 +91,7 @@ func trusting(t testing.TB, file string) []string {
 	return []string{
 		"http_proxy=", "https_proxy=", "all_proxy=", "no_proxy=", "HTTP_PROXY=", "HTTPS_PROXY=", "ALL_PROXY=", "NO_PROXY=",
 		"SSL_CERT_FILE=" + file, "REQUESTS_CA_BUNDLE=" + file, "CURL_CA_BUNDLE=" + file, "NODE_EXTRA_CA_CERTS=" + file,
-		"LAB_PIN=" + pin,
+		"LAB_PIN=" + pin, "TMPDIR=" + here.dir, // what a client leaves goes with the site
 	}
 }
 

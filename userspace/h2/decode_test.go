@@ -221,6 +221,10 @@ func TestLateJoin(t *testing.T) {
 			t.Errorf("%s: %q, partial %t, %v; want %q", step.name, lines(got.Fields), got.Partial, err, step.want)
 		}
 	}
+	// Smaller than it was, the table may still have old entries.
+	if got, err := d.Decode(append(appendInteger(nil, 0x20, 5, 300), 0x80|75)); err != nil || !got.Partial || !d.Late() {
+		t.Errorf("after an update: %+v, %v; late = %t", got, err, d.Late())
+	}
 	if _, err := d.Decode([]byte{0x20}); err != nil || d.Late() {
 		t.Errorf("%v; late = %t after the table was emptied", err, d.Late())
 	}
@@ -233,6 +237,17 @@ func TestLateJoin(t *testing.T) {
 	}
 	if _, err := d.Decode(appendInteger(nil, 0x80, 7, staticLen+129)); !errors.Is(err, ErrIndex) {
 		t.Errorf("older than any entry: %v, want %v", err, ErrIndex)
+	}
+}
+
+// A table that was made larger before the decoder joined keeps more than one of
+// the size that it has at first.
+func TestLateJoinOfALargeTable(t *testing.T) {
+	d := LateJoin(64 << 10)
+	insert := appendString(appendString([]byte{0x40}, []byte("n"), false), bytes.Repeat([]byte("v"), 1000), false)
+	got, err := d.Decode(append(bytes.Repeat(insert, 20), appendInteger(nil, 0x80, 7, staticLen+20)...))
+	if err != nil || got.Partial {
+		t.Errorf("partial = %t, %v", got.Partial, err)
 	}
 }
 

@@ -197,6 +197,7 @@ func TestFramesThatAreRefused(t *testing.T) {
 			raw(Continuation, 0, 1, big), raw(Continuation, 0, 1, "a"),
 		}, 0, ErrBlockTooLong},
 		{"too long headers", [][]byte{raw(Headers, EndHeaders, 1, strings.Repeat(big, 4)+"x")}, HardMaxFrameSize, ErrBlockTooLong},
+		{"too long headers by their header", [][]byte{raw(Headers, EndHeaders, 1, strings.Repeat(big, 5))[:FrameHeaderLen]}, HardMaxFrameSize, ErrBlockTooLong},
 		{"much too long headers", [][]byte{raw(Headers, EndHeaders, 1, strings.Repeat(big, 5))}, HardMaxFrameSize, ErrBlockTooLong},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -222,6 +223,12 @@ func TestErrorsOfTheFramerStay(t *testing.T) {
 			t.Fatalf("Next = %d, %v", n, err)
 		}
 		bad = raw(Ping, 0, 0, "12345678")
+	}
+}
+
+func TestReservedBit(t *testing.T) {
+	if h := ParseFrameHeader([]byte{1, 2, 3, 4, 5, 0xff, 0xff, 0xff, 0xff}); h != (FrameHeader{0x010203, 1<<31 - 1, 4, 5}) {
+		t.Errorf("header %+v", h)
 	}
 }
 

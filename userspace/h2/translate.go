@@ -150,10 +150,10 @@ func (t *Translator) follow(b *Block) {
 	}
 }
 
-// rejoin notes that both tables are the same again. While a block waits, that
-// cannot be told: it was written for the table as it was then.
+// rejoin notes that both tables are the same again. A block that waits since is
+// none of those that can go as they are: its number is lower.
 func (t *Translator) rejoin() {
-	if t.open == 0 && len(t.resize) == 0 && t.out.equal(&t.in.table) {
+	if len(t.resize) == 0 && t.out.equal(&t.in.table) {
 		t.apart, t.next = false, t.in.count
 	}
 }

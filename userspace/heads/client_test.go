@@ -54,6 +54,7 @@ func TestClientOfHTTP1(t *testing.T) {
 		},
 		{"asterisk", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", []string{"begin 0", "request 0 OPTIONS host=x path= scheme= end {Host=x}"}, nil},
 		{"half a head", "GET / HTTP/1.1\r\nHost", []string{"begin 0"}, nil},
+		{"a line end after a start of the preface", "P\r\nHost: x\r\n\r\n", []string{"begin 0"}, ErrDoubt},
 		{"empty lines", "\r\n\r\n\r\n\r\n", nil, nil},
 		{"empty lines without end", "\r\n\r\n\r\n\r\n\r\n", nil, errLeading},
 		{"two framings", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", []string{"begin 0"}, ErrDoubt},
@@ -86,13 +87,13 @@ func TestClientOfHTTP2(t *testing.T) {
 			"some requests", newFrames(true).raw(h2.WindowUpdate, 0, 0, "\x00\x00\xff\xff").headers(1, h2.EndStream, get...).
 				raw(h2.Settings, h2.Ack, 0, "").headers(3, 0, append(get, "idempotency-key", "k")...).data(3, 0, "part").
 				headers(5, h2.EndStream, get...).data(3, h2.EndStream|h2.Padded, "\x01the rest\x00").raw(99, 255, 5, "unknown").
-				headers(9, h2.EndStream, ":method", "HEAD", ":scheme", "http", ":path", "/", "host", "h").out,
+				headers(9, h2.EndStream, ":method", "HEAD", ":scheme", "http", ":path", "/", "host", "h", "idempotency-key", "").out,
 			[]string{
 				"begin 1", "request 1 " + got + " end {user-agent=t}",
 				"begin 3", "request 3 " + got + " key {user-agent=t idempotency-key=k}",
 				"begin 5", "request 5 " + got + " end {user-agent=t}",
 				"end 3",
-				"begin 9", "request 9 HEAD host=h path=/ scheme=http kind=1 end {host=h}",
+				"begin 9", "request 9 HEAD host=h path=/ scheme=http kind=1 end {host=h idempotency-key=}",
 			},
 			nil,
 		},
@@ -159,6 +160,7 @@ func TestMalformedRequests(t *testing.T) {
 	}{
 		{"fine", []string{":method", "GET", ":scheme", "https", ":path", "/", "te", "trailers"}, false},
 		{"same host twice", []string{":method", "GET", ":scheme", "https", ":authority", "A", ":path", "/", "host", "a"}, false},
+		{"no pseudo field", []string{"a", "b"}, true},
 		{"no method", []string{":scheme", "https", ":path", "/"}, true},
 		{"no scheme", []string{":method", "GET", ":path", "/"}, true},
 		{"no path", []string{":method", "GET", ":scheme", "https"}, true},
@@ -182,6 +184,15 @@ func TestMalformedRequests(t *testing.T) {
 				t.Errorf("%q, %v; want malformed = %t", got, err, tt.want)
 			}
 		})
+	}
+}
+
+// An empty value is a value, however it is written.
+func TestEmptyAuthorityTwice(t *testing.T) {
+	block := "\x82\x87\x84\x01\x80\x01\x80" // as Huffman code of no bytes
+	got, err := events(newClient(), newFrames(true).raw(h2.Headers, h2.EndHeaders, 1, block).out)
+	if err != nil || len(got) != 2 || !strings.Contains(got[1], " malformed") {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

@@ -49,10 +49,6 @@ func TestLateServer(t *testing.T) {
 		{"with a frame that is cut", [][]byte{after[:12], after[12:]}, want},
 		{"http/1 in a body", [][]byte{[]byte("body"), []byte("HTTP/1.1 429 Too Many\r\nRetry-After: 3\r\nContent-Length: 0\r\n\r\n")}, []string{"response 0 429 end {Retry-After=3 Content-Length=0}"}},
 		{"at the start", [][]byte{newFrames(false).headers(1, h2.EndStream, limited...).out}, []string{"response 1 429 end {retry-after=17}"}},
-		{"too little to know", [][]byte{after[:8]}, nil},
-		{"frames that cannot be", [][]byte{append(slices.Clone(before.out[:15]), 0, 0, 1, 99, 0, 0, 0, 0, 1, 0)}, nil},
-		{"flags that cannot be", [][]byte{{0, 0, 1, 0, 2, 0, 0, 0, 1, 0}}, nil},
-		{"a block without its start", [][]byte{{0, 0, 1, 9, 4, 0, 0, 0, 1, 0}}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := events(NewLateServer(), tt.pieces...)
@@ -60,6 +56,30 @@ func TestLateServer(t *testing.T) {
 				t.Errorf("got %q, %v\nwant %q", strip(got), err, tt.want)
 			}
 		})
+	}
+}
+
+func TestStartsFrames(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		in   []byte
+		want bool
+	}{
+		{"too little to know", []byte{0, 0, 1, 0, 0, 0, 0, 0}, false},
+		{"a header", []byte{0, 0, 1, 0, 1, 0, 0, 0, 1}, true},
+		{"half a second one", []byte{0, 0, 1, 0, 1, 0, 0, 0, 1, 'x', 0xff, 0xff}, true},
+		{"a second one that cannot be", []byte{0, 0, 1, 0, 1, 0, 0, 0, 1, 'x', 0, 0, 1, 0, 0, 0, 0, 0, 0}, false},
+		{"a second one that is unusual", []byte{0, 0, 1, 0, 1, 0, 0, 0, 1, 'x', 0, 0, 1, 0, 2, 0, 0, 0, 1}, false},
+		{"zeros", make([]byte, 40), false},
+		{"an unknown type", []byte{0, 0, 1, 99, 0, 0, 0, 0, 1, 'x'}, false},
+		{"flags that data does not have", []byte{0, 0, 1, 0, 2, 0, 0, 0, 1, 'x'}, false},
+		{"a block without its start", []byte{0, 0, 1, 9, 4, 0, 0, 0, 1, 'x'}, false},
+		{"a block with it", []byte{0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 9, 4, 0, 0, 0, 1}, true},
+		{"text", []byte("Retry-After: 3"), false},
+	} {
+		if got := startsFrames(tt.in); got != tt.want {
+			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
+		}
 	}
 }
 

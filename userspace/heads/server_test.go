@@ -97,6 +97,7 @@ func TestServerOfHTTP2(t *testing.T) {
 		},
 		{"continuation", cut.out, []string{"response 1 429 end {retry-after=17}", "response 3 429 end {retry-after=17}"}, nil},
 		{"push", pushed.out, []string{"response 2 200 {x-pushed=yes}", "end 2", "response 1 404 end {x-pushed=yes}"}, nil},
+		{"an interim answer is never the end", newFrames(false).headers(1, h2.EndStream, ":status", "100").out, []string{"response 1 100 interim {}"}, nil},
 		{"no status is no head", newFrames(false).headers(1, 0, "a", "b").headers(3, 0, ":status", "2xx").headers(5, 0).out, nil, nil},
 		{"no settings", newFrames(false).headers(1, h2.EndStream, limited...).out[15:], nil, errSettings},
 	} {

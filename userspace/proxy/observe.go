@@ -42,6 +42,8 @@ const (
 // Keys is where the secrets of TLS sessions come from. Safe for concurrent
 // use, and never blocks.
 type Keys interface {
+	// Ready says that there is such a source at all.
+	Ready() bool
 	// Find gives the secrets of the session with this client random, or nil.
 	Find(random [32]byte) *tlsread.Secrets
 	// Await calls ready once they are complete, unless it is cancelled before.
@@ -83,7 +85,8 @@ type reading struct {
 
 // mayRead says that the connection can be read if there are keys.
 func (c *conn) mayRead() bool {
-	return c.isTLS && c.l.p.cfg.Keys != nil && c.tls >= policy.Observe
+	keys := c.l.p.cfg.Keys
+	return c.isTLS && c.tls >= policy.Observe && keys != nil && keys.Ready()
 }
 
 // willRead says that there will be keys. Then the connection itself need not be

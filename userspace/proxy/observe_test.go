@@ -41,6 +41,8 @@ func newLogged(t testing.TB) *logged {
 	return &logged{Store: s, w: w, expects: true}
 }
 
+func (k *logged) Ready() bool { return true }
+
 func (k *logged) Expects(uint32) bool { return k.expects }
 
 // observing is start for budgets whose connections may be read with keys.

@@ -306,6 +306,11 @@ func TestBackPressure(t *testing.T) {
 func TestNothingIsLeft(t *testing.T) {
 	o := startOrigin(t, nil, nil)
 	r := newRelay(t, o.addr(), o.ca.pool)
+	// Once it went well, no number of clients that hang up tells otherwise.
+	if err := goOnce(t, r); err != nil {
+		t.Fatal(err)
+	}
+	waitRunning(t, r, 0)
 	before := runtime.NumGoroutine()
 	var tasks sync.WaitGroup
 	for i := range 60 {
@@ -347,6 +352,16 @@ func TestNothingIsLeft(t *testing.T) {
 			buf := make([]byte, 1<<20)
 			t.Fatalf("%d connections and %d goroutines are left, %d before:\n%s", r.t.Running(),
 				runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
+
+// waitRunning waits until n connections are terminated.
+func waitRunning(t *testing.T, r *relay, n int) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); r.t.Running() != n; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections are terminated, want %d", r.t.Running(), n)
 		}
 	}
 }

@@ -81,8 +81,8 @@ func (w *Watcher) refresh(pid int, places []place) {
 		w.leftOut.Add(1)
 		return // it is what it was
 	}
-	if err != nil {
-		w.known.drop(pid)
+	if err != nil || len(v.maps) == 0 {
+		w.known.drop(pid) // it ended; its parent may not know it yet
 		return
 	}
 	now := time.Now()

@@ -90,6 +90,7 @@ type Daemon struct {
 	proxy  *proxy.Proxy
 	names  names
 	tls    tlsSources
+	probes *probes
 	// The addresses of proxies are where they were last applied, together with
 	// the policy, under applying.
 	endpoints endpoints
@@ -157,6 +158,9 @@ func Open(cfg Config) (_ *Daemon, err error) {
 	d.tls.log, d.tls.self, d.tls.given = cfg.Logger, cfg.Self, cfg.Keys
 	d.closeLater(d.tls.close)
 	d.tls.apply(p)
+	d.probes = newProbes(cfg.Logger, p.Scope)
+	d.closeLater(d.probes.close)
+	d.probes.apply(p)
 	d.proxy, err = proxy.New(proxy.Config{
 		Engine:     d.engine,
 		Gate:       d.gate,
@@ -168,10 +172,12 @@ func Open(cfg Config) (_ *Daemon, err error) {
 		Named:      d.names.saw,
 		Keys:       &d.tls,
 		Terminator: d.tls.end.Load,
+		Probes:     d.probes,
 	})
 	if err != nil {
 		return nil, err
 	}
+	d.probes.show = d.proxy.Show
 	d.endpoints.log = cfg.Logger
 	d.endpoints.lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", host)

@@ -65,6 +65,7 @@ func (d *Daemon) tryReload() error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
 	d.tls.apply(p)
+	d.probes.apply(p)
 	// The engine first, so that what the programs begin to redirect finds its
 	// budget; if they cannot be told, both go back.
 	d.swap(p)

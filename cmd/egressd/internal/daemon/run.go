@@ -85,7 +85,8 @@ func (d *Daemon) tasks(reload <-chan struct{}) ([]task, error) {
 		{"addresses of proxies", func(ctx context.Context) error {
 			return every(ctx, resolveEvery, func() { d.refreshEndpoints(ctx) })
 		}},
-		{"insight into TLS", d.tls.run},
+		{"keys of TLS sessions", d.tls.run},
+		{"probes", d.probes.run},
 		{"reload", func(ctx context.Context) error { return d.reloads(ctx, reload) }},
 	}
 	if d.admin != nil {

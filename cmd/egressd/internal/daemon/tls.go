@@ -139,6 +139,9 @@ func (t *tlsSources) close() error {
 	return nil
 }
 
+// Ready implements proxy.Keys.
+func (t *tlsSources) Ready() bool { return t.keys.Load() != nil }
+
 // Find implements proxy.Keys.
 func (t *tlsSources) Find(random [32]byte) *tlsread.Secrets {
 	if keys := t.keys.Load(); keys != nil {

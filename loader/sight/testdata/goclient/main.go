@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Requests of Go: goclient h1|h2 PORT CONNECTIONS REQUESTS
+// Requests of Go: goclient h1|h2|late PORT CONNECTIONS REQUESTS
+//
+// With late it speaks HTTP/2, says "ready" after the first request on each
+// connection, waits for a line and goes on.
 package main
 
 import (
+	"bufio"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -23,12 +27,15 @@ func main() {
 		return n
 	}
 	port, connections, requests := number(2), number(3), number(4)
-	var all sync.WaitGroup
+	late := os.Args[1] == "late"
+	var all, first sync.WaitGroup
+	first.Add(connections)
+	goOn := make(chan struct{})
 	for i := range connections {
 		all.Go(func() {
 			t := &http.Transport{
 				TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
-				ForceAttemptHTTP2: os.Args[1] == "h2",
+				ForceAttemptHTTP2: late || os.Args[1] == "h2",
 			}
 			defer t.CloseIdleConnections()
 			client := http.Client{Transport: t}
@@ -36,8 +43,20 @@ func main() {
 				if got := deep(64+j%64, &client, fmt.Sprintf("https://127.0.0.1:%d/%d/%d", port, i, j)); got != 429 {
 					log.Fatalf("status %d", got)
 				}
+				if late && j == 0 {
+					first.Done()
+					<-goOn
+				}
 			}
 		})
+	}
+	if late {
+		first.Wait()
+		fmt.Println("ready")
+		if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+			log.Fatal(err)
+		}
+		close(goOn)
 	}
 	all.Wait()
 }
