@@ -103,7 +103,8 @@ int leave(void *ctx)
 
 	if (!calls || !calls->depth)
 		return 0;
-	if (!call_pop(calls, &call, stack_pointer(ctx), bpf_get_attach_cookie(ctx) & FUNC_DIR, false))
+	if (!call_pop(calls, &call, stack_pointer(ctx), bpf_get_attach_cookie(ctx) & FUNC_DIR,
+		      false))
 		return 0;
 	n = returned(ctx);
 	if (call.form != FORM_LONG)

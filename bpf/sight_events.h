@@ -92,13 +92,9 @@ static __always_inline void tell_close(const struct conn_key *key, struct conn *
 	count(TALLY_CLOSED);
 }
 
-/*
- * Tells of data in records of a fixed size, as the ring wants them: the
- * smallest that holds what is shown. A function of its own for each size, so
- * that the verifier looks at each once.
- */
+/* What of a call is shown. */
 struct shown {
-	__u64 at;    /* in the process */
+	__u64 at; /* in the process */
 	__u64 offset;
 	__u32 total;
 	__u32 len;
@@ -106,54 +102,46 @@ struct shown {
 	__u8 pad[7];
 };
 
-#define DEFINE_TELL_DATA(size)                                                                     \
-	static __noinline int tell_data_##size(const struct conn_key *key, struct conn *c,         \
-					       const struct shown *s)                              \
-	{                                                                                          \
-		struct event *e;                                                                   \
-		__u32 len;                                                                         \
-                                                                                                   \
-		if (!key || !c || !s)                                                              \
-			return 0;                                                                  \
-		len = s->len;                                                                      \
-		if (len > size)                                                                    \
-			len = size;                                                                \
-		e = bpf_ringbuf_reserve(&events, sizeof(*e) + size, 0);                            \
-		if (!e) {                                                                          \
-			count(TALLY_LOST);                                                         \
-			return 0;                                                                  \
-		}                                                                                  \
-		event_fill(e, key, c, KIND_DATA);                                                  \
-		e->dir = s->dir;                                                                   \
-		e->seq = c->seq[s->dir & 1];                                                       \
-		e->offset = s->offset;                                                             \
-		e->total = s->total;                                                               \
-		if (bpf_probe_read_user(e + 1, len, (void *)s->at)) {                              \
-			count(TALLY_UNREAD);                                                       \
-			len = 0;                                                                   \
-		}                                                                                  \
-		e->len = len;                                                                      \
-		bpf_ringbuf_submit(e, wakeup());                                                   \
-		count(TALLY_EVENTS);                                                               \
-		return 0;                                                                          \
-	}
+/* Tells of data of at most size bytes, in a record of that size: the ring
+ * wants to know it beforehand.
+ */
+static __always_inline void tell_sized(const struct conn_key *key, const struct conn *c,
+				       const struct shown *s, const __u32 size)
+{
+	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e) + size, 0);
+	__u32 len = s->len;
 
-DEFINE_TELL_DATA(256)
-DEFINE_TELL_DATA(1024)
-DEFINE_TELL_DATA(4096)
-DEFINE_TELL_DATA(16384)
+	if (!e) {
+		count(TALLY_LOST);
+		return;
+	}
+	if (len > size)
+		len = size;
+	event_fill(e, key, c, KIND_DATA);
+	e->dir = s->dir;
+	e->seq = c->seq[s->dir & 1];
+	e->offset = s->offset;
+	e->total = s->total;
+	if (bpf_probe_read_user(e + 1, len, (void *)s->at)) {
+		count(TALLY_UNREAD);
+		len = 0;
+	}
+	e->len = len;
+	bpf_ringbuf_submit(e, wakeup());
+	count(TALLY_EVENTS);
+}
 
 static __always_inline void tell_data(const struct conn_key *key, struct conn *c,
 				      const struct shown *s)
 {
 	if (s->len <= 256)
-		tell_data_256(key, c, s);
+		tell_sized(key, c, s, 256);
 	else if (s->len <= 1024)
-		tell_data_1024(key, c, s);
+		tell_sized(key, c, s, 1024);
 	else if (s->len <= 4096)
-		tell_data_4096(key, c, s);
+		tell_sized(key, c, s, 4096);
 	else
-		tell_data_16384(key, c, s);
+		tell_sized(key, c, s, 16384);
 	c->spoke = true;
 	c->seq[s->dir & 1]++;
 	count(TALLY_SOURCES + (c->has_random ? SOURCE_RANDOM : c->cookie_source & 3));

@@ -25,16 +25,26 @@ static __always_inline bool is_response(const struct start *s)
 	return true;
 }
 
+/* What a target begins with: a path, "*", or a whole URL. CONNECT has a host. */
+static __always_inline bool is_target(const struct start *s, __u32 at)
+{
+	if (at >= s->len)
+		return true;
+	if (s->b[at] == '/' || s->b[at] == '*' || s->b[0] == 'C')
+		return true;
+	return s->b[at] == 'h' && (at + 1 >= s->len || s->b[at + 1] == 't');
+}
+
 /* The beginning of a request: a method, which is upper case in all that are
- * registered, and a space, or as much of it as there is.
+ * registered, a space and a target, or as much of it as there is.
  */
 static __always_inline bool is_request(const struct start *s)
 {
-	for (__u32 i = 0; i < START; i++) {
+	for (__u32 i = 0; i < START - 2; i++) {
 		if (i >= s->len)
 			return true;
 		if (s->b[i] == ' ')
-			return i >= 3;
+			return i >= 3 && is_target(s, i + 1);
 		if ((s->b[i] < 'A' || s->b[i] > 'Z') && s->b[i] != '-')
 			return false;
 	}
@@ -185,7 +195,8 @@ static __always_inline void choose(struct conn *c, struct shown *s)
 	if (c->server)
 		return;
 	if (!c->http2) {
-		if (bpf_probe_read_user(start.b, n < START ? n & (START - 1) : START, (void *)s->at))
+		if (bpf_probe_read_user(start.b, n < START ? n & (START - 1) : START,
+					(void *)s->at))
 			return;
 		if (dir == DIR_READ ? is_response(&start) : is_request(&start)) {
 			c->http1 = true;

@@ -15,8 +15,8 @@ static __always_inline void conn_restart(struct conn *c, const struct conn_key *
 }
 
 /* Notes the socket of a connection, with its proof. */
-static __always_inline void conn_link(struct conn *c, const struct conn_key *key,
-				      __u64 sk, __u64 cookie, __u8 source)
+static __always_inline void conn_link(struct conn *c, const struct conn_key *key, __u64 sk,
+				      __u64 cookie, __u8 source)
 {
 	if (!cookie)
 		return;

@@ -131,7 +131,8 @@ static __always_inline __u64 sent_from(void *regs)
 	struct iovec first;
 	__u64 at = on_x86() ? BPF_CORE_READ(x, si) : BPF_CORE_READ(a, regs[1]);
 
-	switch (gift_of(on_x86() ? (long)BPF_CORE_READ(x, orig_ax) : (long)BPF_CORE_READ(a, syscallno))) {
+	switch (gift_of(on_x86() ? (long)BPF_CORE_READ(x, orig_ax)
+				 : (long)BPF_CORE_READ(a, syscallno))) {
 	case GIFT_BUFFER:
 		return at;
 	case GIFT_MESSAGE:

@@ -14,14 +14,27 @@ struct choose_case {
 	__u8 pad[7];
 };
 
-SEC("syscall")
-int test_choose(struct choose_case *c)
-{
-	struct shown s = { .at = c->at, .offset = c->offset, .total = c->total, .dir = c->dir };
-	struct conn conn = c->conn;
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct choose_case);
+} choose_cases SEC(".maps");
 
-	choose(&conn, &s);
-	c->conn = conn;
+SEC("syscall")
+int test_choose(void *ctx __attribute__((unused)))
+{
+	__u32 zero = 0;
+	struct choose_case *c = bpf_map_lookup_elem(&choose_cases, &zero);
+	struct shown s = {};
+
+	if (!c)
+		return 0;
+	s.at = c->at;
+	s.offset = c->offset;
+	s.total = c->total;
+	s.dir = c->dir;
+	choose(&c->conn, &s);
 	c->at = s.at;
 	c->offset = s.offset;
 	c->total = s.total;

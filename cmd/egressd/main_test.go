@@ -44,6 +44,7 @@ func TestMain(m *testing.M) {
 //	signal NAME         send SIGNAME to the daemon on admin.sock
 //	waitfor REGEXP      wait until status of the daemon on admin.sock matches
 //	enter COMMAND…      run a command in $CGROUP
+//	keydir              name a key folder that may be made, $KEYDIR
 //
 // Scripts that need the condition root have a cgroup of their own, whose path
 // from the root of the hierarchy is $CGROUP, and its folder $CGROUPDIR.
@@ -66,6 +67,7 @@ func TestScripts(t *testing.T) {
 			"taken":   cmdTaken,
 			"gone":    cmdGone,
 			"enter":   cmdEnter,
+			"keydir":  cmdKeyDir,
 			"signal":  cmdSignal,
 			"waitfor": cmdWaitFor,
 		},
@@ -126,6 +128,17 @@ func cmdEnter(ts *testscript.TestScript, neg bool, args []string) {
 	if neg != (err != nil) {
 		ts.Fatalf("%s: got error %v", strings.Join(args, " "), err)
 	}
+}
+
+func cmdKeyDir(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: keydir")
+	}
+	// Keys are on no disk, so the folder is not below that of the script.
+	base, err := os.MkdirTemp("/dev/shm", "egressd-script-")
+	ts.Check(err)
+	ts.Defer(func() { ts.Check(os.RemoveAll(base)) }) // at which its keeper ends
+	ts.Setenv("KEYDIR", filepath.Join(base, "keys"))
 }
 
 func cmdReady(ts *testscript.TestScript, neg bool, args []string) {

@@ -115,6 +115,7 @@ type headersRecordKey struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	headersMapChooseCases        = "choose_cases"
 	headersMapConns              = "conns"
 	headersMapControl            = "control"
 	headersMapEvents             = "events"
@@ -206,6 +207,7 @@ type headersProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headersMapSpecs struct {
+	ChooseCases    *ebpf.MapSpec `ebpf:"choose_cases"`
 	Conns          *ebpf.MapSpec `ebpf:"conns"`
 	Control        *ebpf.MapSpec `ebpf:"control"`
 	Events         *ebpf.MapSpec `ebpf:"events"`
@@ -245,6 +247,7 @@ func (o *headersObjects) Close() error {
 //
 // It can be passed to loadHeadersObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headersMaps struct {
+	ChooseCases    *ebpf.Map `ebpf:"choose_cases"`
 	Conns          *ebpf.Map `ebpf:"conns"`
 	Control        *ebpf.Map `ebpf:"control"`
 	Events         *ebpf.Map `ebpf:"events"`
@@ -259,6 +262,7 @@ type headersMaps struct {
 
 func (m *headersMaps) Close() error {
 	return _HeadersClose(
+		m.ChooseCases,
 		m.Conns,
 		m.Control,
 		m.Events,

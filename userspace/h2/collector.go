@@ -13,6 +13,10 @@ type HeaderBlock struct {
 	Block []byte
 }
 
+// maxExtra is what a Headers frame may have beside a piece of the block: padding
+// with its length, and priority.
+const maxExtra = 1 + 255 + 5
+
 // Collector puts the frames of header blocks together. It is told of every
 // Headers, PushPromise and Continuation frame that a Framer found, and only of
 // these. The zero value is ready. What it returns is valid until the next call.
@@ -32,7 +36,7 @@ func (c *Collector) Begin(h FrameHeader) error {
 	if c.first {
 		c.block, c.whole, c.several = HeaderBlock{Frame: h}, reuse(c.whole), false
 	}
-	if h.Length > MaxBlock+maxHeaderPads {
+	if h.Length > MaxBlock+maxExtra {
 		return ErrBlockTooLong
 	}
 	return nil

@@ -26,12 +26,11 @@ type Flags uint8
 
 // Flags of frames.
 const (
-	EndStream     Flags = 0x1  // Data, Headers
-	Ack           Flags = 0x1  // Settings, Ping
-	EndHeaders    Flags = 0x4  // Headers, PushPromise, Continuation
-	Padded        Flags = 0x8  // Data, Headers, PushPromise
-	PriorityFlag  Flags = 0x20 // Headers
-	maxHeaderPads       = 1 + 255 + 5
+	EndStream    Flags = 0x1  // Data, Headers
+	Ack          Flags = 0x1  // Settings, Ping
+	EndHeaders   Flags = 0x4  // Headers, PushPromise, Continuation
+	Padded       Flags = 0x8  // Data, Headers, PushPromise
+	PriorityFlag Flags = 0x20 // Headers
 )
 
 // FrameHeaderLen is the size of a frame's header in bytes.

@@ -54,7 +54,7 @@ func TestClientOfHTTP1(t *testing.T) {
 		},
 		{"asterisk", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", []string{"begin 0", "request 0 OPTIONS host=x path= scheme= end {Host=x}"}, nil},
 		{"half a head", "GET / HTTP/1.1\r\nHost", []string{"begin 0"}, nil},
-		{"a line end after a start of the preface", "P\r\nHost: x\r\n\r\n", []string{"begin 0"}, ErrDoubt},
+		{"a line end after a start of the preface", "P\r\nOST / HTTP/1.1\r\nHost: x\r\n\r\n", []string{"begin 0"}, ErrDoubt},
 		{"empty lines", "\r\n\r\n\r\n\r\n", nil, nil},
 		{"empty lines without end", "\r\n\r\n\r\n\r\n\r\n", nil, errLeading},
 		{"two framings", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", []string{"begin 0"}, ErrDoubt},

@@ -76,7 +76,7 @@ func startsFrames(b []byte) bool {
 		return false
 	}
 	for len(b) > 0 {
-		if h, ok := f.Peek(b); ok && !usual(h, f.InBlock()) {
+		if h, ok := f.Peek(b); ok && !usual(h) {
 			return false
 		}
 		n, _, err := f.Next(b)
@@ -102,8 +102,8 @@ var usualFlags = [...]h2.Flags{
 	h2.Continuation: h2.EndHeaders,
 }
 
-func usual(h h2.FrameHeader, inBlock bool) bool {
-	return int(h.Type) < len(usualFlags) && h.Flags&^usualFlags[h.Type] == 0 && (h.Type != h2.Continuation || inBlock)
+func usual(h h2.FrameHeader) bool {
+	return int(h.Type) < len(usualFlags) && h.Flags&^usualFlags[h.Type] == 0
 }
 
 // streams is a small set of open streams, the oldest of which go when it is

@@ -110,6 +110,53 @@ func (s *copies) skim(b []byte) (n int) {
 	return n
 }
 
+// minSkimmed is how much body must be ahead for it to be passed through the
+// kernel: below that the calls cost more than copying.
+const minSkimmed = 128 << 10
+
+// skimmed relays bulk of a server that nobody has to look at through a pipe. It
+// looks only at where records begin and end, which it can in the socket (Linux
+// 6.9). whole says that this is the way for now.
+func (c *conn) skimmed(to *side, count *int64) (moved, whole bool) {
+	r, from := c.reading, &c.up
+	if from.pipe != nil || r.cleared > 0 {
+		return c.passCleared(to, count), true
+	}
+	s := r.server
+	if s == nil || s.dead || !from.bulk || from.eof || from.urgent || c.l.p.noPeek.Load() || s.left.Load() != 0 || len(s.part) > 0 {
+		return false, false
+	}
+	want := s.heads.Skippable()
+	if want < minSkimmed {
+		return false, false
+	}
+	look := func(at int, b []byte) bool {
+		ok, errno := peek(from.fd, at, b)
+		if errno != 0 {
+			c.l.p.noPeek.Store(true)
+		}
+		return ok
+	}
+	n, plain := s.tls.SkimSparse(look, pipeSize, want)
+	if s.heads.Skip(plain); n == 0 {
+		return false, false // the rest of a record is to come, or something else is
+	}
+	r.cleared = n
+	return c.passCleared(to, count), true
+}
+
+// passCleared moves what was cleared. The pipe does not stay: what comes next
+// may have to be read.
+func (c *conn) passCleared(to *side, count *int64) (moved bool) {
+	from := &c.up
+	moved = c.spliced(from, to, count, max(c.reading.cleared, 1))
+	if !c.closed && from.pipe != nil && from.pipe.held == 0 {
+		c.l.pipes.put(from.pipe)
+		from.pipe = nil
+	}
+	return moved
+}
+
 // expect says what the next answer is to, in HTTP/1.
 func (s *copies) expect(k http1.Kind) { s.push(piece{kind: k}) }
 

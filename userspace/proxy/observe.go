@@ -72,15 +72,18 @@ type reading struct {
 	client *tlsread.Reader // nil: there are none
 	heads  heads.Client
 	server *copies
-	plain  []byte  // of the record at hand: what is not looked at yet
-	record int     // its length, 0 if none is at hand
-	staged int     // bytes before it that wait for the end of a head in it
-	open   bool    // a head has begun
-	begun  int     // heads in what is staged and at hand
-	looked bool    // at the first bytes
-	asked  *stream // waits for answers to be read
-	last   *stream // if it is answered so, what follows is no HTTP
-	timer  timer
+	// cleared is how many bytes of the server, in its socket, were looked at
+	// already and are to be moved unseen.
+	cleared int
+	plain   []byte  // of the record at hand: what is not looked at yet
+	record  int     // its length, 0 if none is at hand
+	staged  int     // bytes before it that wait for the end of a head in it
+	open    bool    // a head has begun
+	begun   int     // heads in what is staged and at hand
+	looked  bool    // at the first bytes
+	asked   *stream // waits for answers to be read
+	last    *stream // if it is answered so, what follows is no HTTP
+	timer   timer
 }
 
 // mayRead says that the connection can be read if there are keys.

@@ -105,6 +105,7 @@ type Proxy struct {
 	insight  policy.Insight
 
 	maxConnCopies int
+	noPeek        atomic.Bool // sockets cannot be looked into
 	maxConns      int64
 	closing       atomic.Bool
 

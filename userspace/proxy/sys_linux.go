@@ -43,6 +43,19 @@ func write(fd int, p []byte) (int, unix.Errno) {
 	}
 }
 
+// peek copies the bytes at a distance from what a socket would read next, and
+// reports whether all of them are there. On TCP it takes Linux 6.9; errno tells
+// if the socket cannot do it.
+func peek(fd, at int, b []byte) (ok bool, errno unix.Errno) {
+	where := int32(at)
+	_, _, errno = unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEEK_OFF, uintptr(unsafe.Pointer(&where)), unsafe.Sizeof(where), 0)
+	if errno != 0 {
+		return false, errno
+	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+	return errno == 0 && int(n) == len(b), 0
+}
+
 // signal makes an eventfd readable. Its counter cannot overflow here, and
 // nothing else fails.
 func signal(fd int) {

@@ -21,8 +21,12 @@ func (c *conn) relay(from, to *side, count *int64) (moved bool) {
 			return moved
 		}
 	}
-	if (from.bulk || from.pipe != nil) && (c.reading == nil || from != &c.up) {
-		return c.spliced(from, to, count) || moved
+	if c.reading != nil && from == &c.up {
+		if m, whole := c.skimmed(to, count); whole {
+			return m || moved
+		}
+	} else if from.bulk || from.pipe != nil {
+		return c.spliced(from, to, count, pipeSize) || moved
 	}
 	if !from.readable || from.eof {
 		return moved
@@ -35,8 +39,8 @@ func (c *conn) relay(from, to *side, count *int64) (moved bool) {
 	return m || moved
 }
 
-// spliced is relay through a pipe.
-func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
+// spliced is relay through a pipe, of at most most bytes that are not in it yet.
+func (c *conn) spliced(from, to *side, count *int64, most int) (moved bool) {
 	if from.pipe == nil {
 		if from.pipe = c.l.pipes.get(); from.pipe == nil {
 			from.bulk = false
@@ -45,7 +49,7 @@ func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
 	}
 	p := from.pipe
 	if p.held == 0 && from.readable && !from.eof {
-		n, errno := splice(from.fd, p.w, pipeSize)
+		n, errno := splice(from.fd, p.w, most)
 		switch {
 		case errno == unix.EAGAIN && from.urgent:
 			moved = true // it stops before urgent data, which a read passes
@@ -67,6 +71,10 @@ func (c *conn) spliced(from, to *side, count *int64) (moved bool) {
 				c.x.received += int64(n)
 			}
 			from.bulk = n >= bufferSize/2 && !from.urgent
+			if c.reading != nil && from == &c.up {
+				c.reading.cleared -= n
+				from.bulk = true
+			}
 			moved = true
 		}
 	}

@@ -64,8 +64,6 @@ func TestBrowsersKeepTheirShape(t *testing.T) {
 					}
 				})
 				r := newRelay(t, o.addr(), o.ca.pool)
-				var sent []byte
-				r.onHello = func(b []byte) { sent = b }
 				got, err := parrotGet(t, id, r.addr(), r)
 				whys, kinds, last := r.seen()
 				if err != nil || len(kinds) != 1 || kinds[0] != OK {
@@ -74,7 +72,7 @@ func TestBrowsersKeepTheirShape(t *testing.T) {
 				if !strings.Contains(got, "GET /x 0 bytes over HTTP/1.1") {
 					t.Errorf("got %q", got)
 				}
-				mine, theirs := mustHello(t, sent), mustHello(t, o.seen()[0].hello.seen())
+				mine, theirs := mustHello(t, r.sent()), mustHello(t, o.seen()[0].hello.seen())
 				if !sameShape(mine, theirs) || fmt.Sprint(mine.fragments) != fmt.Sprint(theirs.fragments) {
 					t.Errorf("the origin got another hello than the client sent:\n%+v\n%+v", mine, theirs)
 				}

@@ -122,8 +122,6 @@ func TestClientsKeepTheirShape(t *testing.T) {
 				t.Fatalf("directly: got %q, want it over %s", direct, c.proto)
 			}
 			r := newRelay(t, o.addr(), o.ca.pool)
-			var helloHere []byte
-			r.onHello = func(b []byte) { helloHere = b }
 			got, err := c.fetch(t, "https://localhost:"+port(r.addr())+"/x", r.caFile)
 			whys, kinds, last := r.seen()
 			if err != nil {
@@ -139,7 +137,7 @@ func TestClientsKeepTheirShape(t *testing.T) {
 			if len(seen) != 2 {
 				t.Fatalf("the origin has seen %d connections, want 2", len(seen))
 			}
-			mine, theirs := mustHello(t, helloHere), mustHello(t, seen[1].hello.seen())
+			mine, theirs := mustHello(t, r.sent()), mustHello(t, seen[1].hello.seen())
 			if !sameShape(mine, theirs) || fmt.Sprint(mine.fragments) != fmt.Sprint(theirs.fragments) {
 				t.Errorf("the origin got another hello than the client sent:\n%+v\n%+v", mine, theirs)
 			}

@@ -217,15 +217,13 @@ func TestEachKeyShare(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			o := startOrigin(t, nil, func(c *tls.Config, _ *originCA) { c.CurvePreferences = []tls.CurveID{test.curve} })
 			r := newRelay(t, o.addr(), o.ca.pool)
-			var sent []byte
-			r.onHello = func(b []byte) { sent = b }
 			if err := test.client(t, r); err != nil {
 				t.Error(err)
 			}
 			if _, kinds, last := r.seen(); len(kinds) != 1 || kinds[0] != OK {
 				t.Fatalf("got %v %v, want %v", kinds, last.Err, OK)
 			}
-			mine, theirs := mustHello(t, sent), mustHello(t, o.seen()[0].hello.seen())
+			mine, theirs := mustHello(t, r.sent()), mustHello(t, o.seen()[0].hello.seen())
 			if !sameShape(mine, theirs) || mine.sharedX25519() != theirs.sharedX25519() {
 				t.Errorf("the origin got another hello: shared key %v, want %v", theirs.sharedX25519(), mine.sharedX25519())
 			}

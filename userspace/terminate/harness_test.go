@@ -107,16 +107,16 @@ type relay struct {
 	caFile string
 	ln     *net.TCPListener
 	origin string
-	host   string // what the client means, where the hello names none
+	stall  time.Duration // of the terminator, if set
+	host   string        // what the client means, where the hello names none
 
-	tasks sync.WaitGroup
-	mu    sync.Mutex
-	whys  []string
-	kinds []Kind
-	last  Result
+	tasks  sync.WaitGroup
+	mu     sync.Mutex
+	firsts [][]byte
+	whys   []string
+	kinds  []Kind
+	last   Result
 
-	// onHello, if set, sees what each client began with.
-	onHello func([]byte)
 	// tap, if set, sees the plaintext of the client.
 	tap func([]byte)
 	// meet, if set, handles the two ends in place of the relay.
@@ -143,6 +143,9 @@ func newRelay(tb testing.TB, origin string, roots *x509.CertPool, opts ...relayO
 		tb.Fatal(err)
 	}
 	r.t = t
+	if r.stall > 0 {
+		t.stall = r.stall
+	}
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
@@ -203,9 +206,7 @@ func (r *relay) serve(c *net.TCPConn) {
 		_ = c.Close()
 		return
 	}
-	if r.onHello != nil {
-		r.onHello(first)
-	}
+	r.note(func() { r.firsts = append(r.firsts, first) })
 	plan, why := r.t.Plan(first, r.host)
 	r.note(func() { r.whys = append(r.whys, why) })
 	if plan == nil {
@@ -251,6 +252,17 @@ func (r *relay) seen() (whys []string, kinds []Kind, last Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]string(nil), r.whys...), append([]Kind(nil), r.kinds...), r.last
+}
+
+// sent is what the first client began with.
+func (r *relay) sent() []byte {
+	r.tb.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.firsts) == 0 {
+		r.tb.Fatal("no client came")
+	}
+	return r.firsts[0]
 }
 
 // waitKinds waits until n connections have come out.

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // peers are a client and an origin with a relay between them, both in the
@@ -422,5 +424,95 @@ func TestOwnerCloses(t *testing.T) {
 	}
 	if _, err := p.origin.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("got %v, want the end", err)
+	}
+}
+
+// TestOwnerClosesOnSlowPeer closes the caller's ends while the client does not
+// read yet: it gets everything all the same.
+func TestOwnerClosesOnSlowPeer(t *testing.T) {
+	const size = 8 << 20
+	closed := make(chan struct{})
+	p := connect(t, tls.VersionTLS13, func(r *relay, _ *Config) {
+		r.meet = func(res Result) {
+			defer close(closed)
+			client, err := fileConn(res.Client)
+			if err != nil {
+				r.tb.Error(err)
+				return
+			}
+			_ = unix.Close(res.Up)
+			if _, err := client.Write(make([]byte, size)); err != nil {
+				r.tb.Error(err)
+			}
+			_ = client.Close()
+		}
+	})
+	if _, err := io.CopyN(io.Discard, p.client, size/2); err != nil {
+		t.Fatal(err)
+	}
+	// More than what sockets hold is on its way; reads pause for longer than
+	// writes take to look whether anyone is left behind them.
+	time.Sleep(watchEvery + watchEvery/4)
+	got, err := io.Copy(io.Discard, p.client)
+	if err != nil || got != size/2 {
+		t.Errorf("got %d bytes, %v, want the other %d", got, err, size/2)
+	}
+	<-closed
+}
+
+// TestDesertedPeer is that of a client which reads nothing, whose owner has
+// gone: it does not keep the connection for ever.
+func TestDesertedPeer(t *testing.T) {
+	p := connect(t, tls.VersionTLS13, func(r *relay, _ *Config) {
+		r.meet = func(res Result) {
+			_ = unix.Close(res.Up)
+			for { // until both the client's socket and the pair are full
+				if _, err := unix.Write(res.Client, make([]byte, 64<<10)); err != nil {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			_ = unix.Close(res.Client)
+		}
+		r.stall = 10 * time.Millisecond
+	})
+	waitRunning(t, p.relay, 0)
+}
+
+// TestOptionsStay proves that a socket is handed over as it was.
+func TestOptionsStay(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, on := range []int{0, 1} {
+		c, err := net.Dial("tcp4", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd := mustFD(t, c.(*net.TCPConn))
+		for name, value := range map[int]int{unix.TCP_KEEPIDLE: 77, unix.TCP_KEEPINTVL: 33} {
+			if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, name, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, on); err != nil {
+			t.Fatal(err)
+		}
+		taken, err := fileConn(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := mustFD(t, taken.(*net.TCPConn))
+		got, err := unix.GetsockoptInt(again, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+		if err != nil || got != on {
+			t.Errorf("got keep-alives %d, %v, want %d", got, err, on)
+		}
+		idle, err := unix.GetsockoptInt(again, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
+		if err != nil || idle != 77 {
+			t.Errorf("got idle time %d, %v, want 77", idle, err)
+		}
+		_ = unix.Close(again)
 	}
 }

@@ -81,7 +81,8 @@ type Result struct {
 // already and nothing written to, and up, freshly connected to the origin. They
 // are its own from the call on. first is what p was made of.
 //
-// done is called once, from a goroutine of its own.
+// done is called once, from another goroutine, and must not block: bytes move
+// once it has returned.
 func (t *Terminator) Start(p *Plan, client, up int, first []byte, done func(Result)) {
 	s := &Session{}
 	if !t.begin(s) {
@@ -135,7 +136,7 @@ func (t *Terminator) handshakes(s *Session, p *Plan, client, up int, first []byt
 	if err != nil {
 		return back(UpstreamFailed, "", err)
 	}
-	origin := &half{wire: &stream{Conn: conn}}
+	origin := &half{wire: &stream{Conn: conn, stall: t.stall}}
 	ok := false
 	defer func() {
 		if !ok {
@@ -174,7 +175,7 @@ func (t *Terminator) handshakes(s *Session, p *Plan, client, up int, first []byt
 	if err != nil {
 		return Result{Kind: Failed, ClientRaw: -1, Err: err}
 	}
-	answered := &half{wire: &stream{Conn: conn, first: first}}
+	answered := &half{wire: &stream{Conn: conn, first: first, stall: t.stall}}
 	defer func() {
 		if !ok {
 			_ = answered.wire.Close()

@@ -44,8 +44,9 @@ type stream struct {
 	local *local // nil during the handshake, whose deadline holds
 	tail  []byte // what was read last during the handshake, at most an alert
 
-	watching atomic.Bool  // one direction has ended: reads look after local
-	lingers  atomic.Int64 // when reading ends, in Unix nanoseconds; 0: not set
+	stall    time.Duration // as stallTime; shorter in tests
+	watching atomic.Bool   // one direction has ended: reads look after local
+	lingers  atomic.Int64  // when reading ends, in Unix nanoseconds; 0: not set
 }
 
 // Read is as that of net.Conn but for the end, which is errCut.
@@ -128,7 +129,7 @@ func (s *stream) Write(b []byte) (int, error) {
 			deserted = time.Time{}
 		case deserted.IsZero():
 			deserted = now
-		case now.Sub(deserted) > stallTime:
+		case now.Sub(deserted) > s.stall:
 			return done, errGone
 		}
 	}
@@ -192,18 +193,44 @@ func newPair() (_ *local, fd int, err error) {
 }
 
 // fileConn makes a net.Conn of the socket fd, which it takes over, also when
-// it fails.
+// it fails. Options of the socket stay as they are.
 func fileConn(fd int) (net.Conn, error) {
 	f := os.NewFile(uintptr(fd), "")
 	if f == nil {
 		return nil, fmt.Errorf("take over descriptor %d: %w", fd, unix.EBADF)
 	}
 	defer f.Close() // the connection has a copy
+	restore := keptOptions(fd)
 	c, err := net.FileConn(f)
 	if err != nil {
 		return nil, fmt.Errorf("take over a socket: %w", err)
 	}
+	restore()
 	return c, nil
+}
+
+// keptOptions remembers what package net changes of a TCP socket, where it
+// turns keep-alives on: to probe or not is up to who made the socket.
+func keptOptions(fd int) (restore func()) {
+	options := []struct{ level, name, value int }{
+		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPIDLE},
+		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPINTVL},
+		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPCNT},
+		{level: unix.SOL_SOCKET, name: unix.SO_KEEPALIVE},
+	}
+	for i := range options {
+		var err error
+		o := &options[i]
+		if o.value, err = unix.GetsockoptInt(fd, o.level, o.name); err != nil {
+			return func() {} // no TCP
+		}
+	}
+	return func() {
+		for _, o := range options {
+			// What could be read can be set again.
+			_ = unix.SetsockoptInt(fd, o.level, o.name, o.value)
+		}
+	}
 }
 
 // gone reports whether the other end was closed, not only for sending.

@@ -38,6 +38,7 @@ type Terminator struct {
 	limit  time.Duration
 	now    func() time.Time
 	memory memory
+	stall  time.Duration // as stallTime; shorter in tests
 
 	mu      sync.Mutex
 	running map[*Session]struct{}
@@ -57,7 +58,7 @@ func New(cfg Config) (*Terminator, error) {
 	}
 	t := &Terminator{
 		ca: cfg.CA, roots: cfg.Roots, log: cfg.Logger, limit: cfg.HandshakeTime, now: cfg.Now,
-		running: make(map[*Session]struct{}),
+		running: make(map[*Session]struct{}), stall: stallTime,
 	}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)

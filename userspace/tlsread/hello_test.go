@@ -68,6 +68,7 @@ func longHello(random [32]byte) []byte {
 func TestServerHello(t *testing.T) {
 	for name, tt := range helloTests() {
 		t.Run(name, func(t *testing.T) {
+			before := slices.Clone(tt.wire)
 			for n := range tt.wire {
 				if p, status := ServerHello(tt.wire[:n]); status != sniff.Incomplete || p != (Params{}) {
 					t.Fatalf("of %d bytes of %d: status %d, %+v", n, len(tt.wire), status, p)
@@ -77,6 +78,9 @@ func TestServerHello(t *testing.T) {
 				if p, status := ServerHello(slices.Concat(tt.wire, more)); status != sniff.Complete || p != tt.want {
 					t.Errorf("with %d bytes behind it: status %d, %+v, want %+v", len(more), status, p, tt.want)
 				}
+			}
+			if !slices.Equal(tt.wire, before) {
+				t.Error("what was read is not what it was")
 			}
 		})
 	}
@@ -129,6 +133,7 @@ func TestServerHelloRefuses(t *testing.T) {
 		"cut extensions":            record(message(typeServerHello, hello13[messageHeader:len(hello13)-1]...)),
 		"more behind extensions":    record(selects(4, 0, 0)),
 		"compression in TLS 1.3":    record(selects(4, 1)),
+		"a version of three bytes":  record(message(typeServerHello, slices.Concat(hello13[messageHeader:len(hello13)-8], []byte{0, 7, 0, 43, 0, 3, 3, 4, 0})...)),
 		"a version twice":           record(message(typeServerHello, twice...)),
 		"retried twice":             slices.Concat(record(retry), record(retry)),
 		"retried, then TLS 1.2":     slices.Concat(record(retry), record(hello12)),

@@ -115,6 +115,7 @@ func TestReader13Refuses(t *testing.T) {
 		{"nothing inside", Server, func(s *sealer) *sealer { return s.shaken().inner(nil) }, ErrRecord},
 		{"unknown type inside", Server, func(s *sealer) *sealer { return s.shaken().record(24, 1, 2) }, ErrRecord},
 		{"change cipher spec inside", Server, func(s *sealer) *sealer { return s.shaken().record(ChangeCipherSpec, 1) }, ErrRecord},
+		{"change cipher spec inside, in the handshake", Server, func(s *sealer) *sealer { return s.hello().useHandshake().record(ChangeCipherSpec, 1) }, ErrRecord},
 		{"change cipher spec late", Server, func(s *sealer) *sealer { return s.shaken().raw(ChangeCipherSpec, 1) }, ErrRecord},
 		{"change cipher spec of 2", Server, func(s *sealer) *sealer { return s.hello().raw(ChangeCipherSpec, 2) }, ErrRecord},
 		{"too much inside", Server, func(s *sealer) *sealer { return s.shaken().data(maxPlain + 1) }, ErrRecord},

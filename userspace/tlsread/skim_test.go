@@ -119,7 +119,7 @@ func TestNextWhileSkimming(t *testing.T) {
 		if n, plain := r.Skim(s.out[:100], 3000); n != 100 || plain != 0 || !r.Skimming() {
 			t.Fatalf("%s: Skim = %d, %d", name, n, plain)
 		}
-		if _, _, _, err := r.Next(s.out[100:]); !errors.Is(err, ErrRecord) {
+		if _, _, _, err := r.Next(nil); !errors.Is(err, ErrRecord) {
 			t.Errorf("%s: Next: %v", name, err)
 		}
 	})
@@ -202,6 +202,18 @@ func TestSkimWaits(t *testing.T) {
 	s.out = nil
 	if n, _ := r.Skim(s.data(3000).out, 1<<20); n != 0 || r.Skimming() {
 		t.Errorf("inside of a message: Skim = %d", n)
+	}
+
+	s = newSealer(t, Server, version12, 0xc02f).shaken12()
+	r = s.mustReader(s.secrets())
+	read(r, s.out, 1<<20, 0)
+	s.out = nil
+	s.data(3000).out[1] = 2
+	if n, _ := r.Skim(s.out, 1<<20); n != 0 || r.Skimming() {
+		t.Errorf("another version: Skim = %d", n)
+	}
+	if _, _, _, err := r.Next(s.out); !errors.Is(err, ErrRecord) {
+		t.Errorf("another version: Next: %v", err)
 	}
 
 	for _, body := range []int{maxBody13, maxBody13 + 1, 0xffff} {
