@@ -31,10 +31,16 @@ func measureBulk(ctx context.Context, subjects []*subject, rounds, mib int) (bul
 	res := bulkResult{mib: mib}
 	var part []*subject
 	for _, s := range subjects {
-		if s.tls != "" {
-			part = append(part, s)
-			res.names = append(res.names, s.name)
+		if s.tls == "" {
+			continue
 		}
+		part = append(part, s)
+		if s.name == nameEgressd {
+			part = append(part, s.observing())
+		}
+	}
+	for _, s := range part {
+		res.names = append(res.names, s.name)
 	}
 	// The first download also fills the page cache.
 	if _, err := part[0].download(ctx, mib); err != nil {
@@ -59,11 +65,15 @@ func (s *subject) download(ctx context.Context, mib int) (bulk, error) {
 	if err != nil {
 		return bulk{}, err
 	}
-	port := portOf(s.tls)
-	out, err := output(ctx, s.cgroup, "curl", "--silent", "--show-error", "--fail", "--insecure", "--http1.1", "--noproxy", "*",
-		"--resolve", fmt.Sprintf("%s:%d:127.0.0.1", bulkHost, port),
+	port, host := portOf(s.tls), bulkHost
+	var env []string
+	if s.observed {
+		host, env = observedHost, []string{"SSLKEYLOGFILE=" + s.keys}
+	}
+	out, err := output(ctx, s.cgroup, env, "curl", "--silent", "--show-error", "--fail", "--insecure", "--http1.1", "--noproxy", "*",
+		"--resolve", fmt.Sprintf("%s:%d:127.0.0.1", host, port),
 		"--output", "/dev/null", "--write-out", "%{size_download} %{time_starttransfer} %{time_total}",
-		fmt.Sprintf("https://%s:%d/bulk", bulkHost, port))
+		fmt.Sprintf("https://%s:%d/bulk", host, port))
 	if err != nil {
 		return bulk{}, err
 	}
@@ -80,6 +90,9 @@ func (s *subject) download(ctx context.Context, mib int) (bulk, error) {
 	}
 	if s.metrics != "" && after.redirected == before.redirected {
 		return bulk{}, errors.New("the download went past egressd")
+	}
+	if s.observed && after.answers == before.answers {
+		return bulk{}, errors.New("the answer was not read")
 	}
 	gb := float64(size) / 1e9
 	return bulk{gbPerSecond: gb / seconds, cpu: time.Duration(float64(after.cpu-before.cpu) / gb)}, nil

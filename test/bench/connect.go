@@ -63,7 +63,7 @@ func measureConnect(ctx context.Context, subjects []*subject, rounds int) (conne
 	// The differences are small: many short rounds see the same machine.
 	for range rounds * 5 {
 		for n, c := range cases {
-			out, err := output(ctx, c.cgroup, self, connectCommand, c.addr, strconv.Itoa(connectCalls))
+			out, err := output(ctx, c.cgroup, nil, self, connectCommand, c.addr, strconv.Itoa(connectCalls))
 			if err != nil {
 				return res, fmt.Errorf("connect(), %s: %w", c.name, err)
 			}

@@ -18,6 +18,7 @@ import (
 type counters struct {
 	cpu        time.Duration // user and system time of all its processes
 	requests   int           // that egressd says it dispatched; 0 for the others
+	answers    int           // that egressd says it saw inside TLS; 0 for the others
 	redirected int           // connections that egressd says it took; 0 for the others
 }
 
@@ -36,6 +37,9 @@ func (s *subject) counters(ctx context.Context) (c counters, err error) {
 		return c, err
 	}
 	if c.requests, err = sumSeries(text, "egressd_requests_total", ""); err != nil {
+		return c, err
+	}
+	if c.answers, err = sumSeries(text, "egressd_tls_answers_total", ""); err != nil {
 		return c, err
 	}
 	c.redirected, err = sumSeries(text, "egressd_connections_total", `outcome="redirected"`)

@@ -39,6 +39,15 @@ func (l *lab) startEgressd(ctx context.Context, binary string) (*subject, error)
 	}
 	l.onClose(cgroup.Close)
 
+	if s.KeyDir, err = os.MkdirTemp("/dev/shm", "egressd-bench-keys-"); err != nil {
+		return nil, fmt.Errorf("making a folder for keys: %w", err)
+	}
+	l.onClose(func() error { return os.RemoveAll(s.KeyDir) })
+	pipe, err := output(ctx, nil, nil, binary, "observe", "pipe", "client", "--user", "0", "--key-dir", s.KeyDir)
+	if err != nil {
+		return nil, fmt.Errorf("making a pipe for keys: %w", err)
+	}
+	keys := strings.TrimSpace(string(pipe))
 	file, err := l.configure("egressd", s)
 	if err != nil {
 		return nil, err
@@ -56,7 +65,14 @@ func (l *lab) startEgressd(ctx context.Context, binary string) (*subject, error)
 	if err := proc.wait(ctx, "egressd to be ready", ready.isReady); err != nil {
 		return nil, err
 	}
-	return &subject{name: nameEgressd, http: l.origin, tls: l.tls, proc: proc, cgroup: cgroup, metrics: s.Metrics}, nil
+	return &subject{name: nameEgressd, http: l.origin, tls: l.tls, proc: proc, cgroup: cgroup, metrics: s.Metrics, keys: keys}, nil
+}
+
+// observing is the same daemon for a client that logs its keys.
+func (s *subject) observing() *subject {
+	o := *s
+	o.name, o.observed = nameObserving, true
+	return &o
 }
 
 // cgroupRoot finds where cgroup v2 is mounted, by the type of the file system.

@@ -26,6 +26,9 @@ import (
 // bulkHost is the name in the TLS requests. Clients resolve it themselves.
 const bulkHost = "bulk.test"
 
+// observedHost is the name in those that egressd reads with the client's keys.
+const observedHost = "observed.test"
+
 // lab is everything that one run starts and makes: servers, files, a cgroup.
 type lab struct {
 	dir    string // of configurations, the certificate and the file to download
@@ -45,6 +48,10 @@ type subject struct {
 	cgroup *os.File
 	// metrics is where egressd counts its requests; "" for the others.
 	metrics string
+	// keys is the pipe that a client can log its TLS keys to, "" if there is none.
+	// If observed, it does, and downloads from observedHost.
+	keys     string
+	observed bool
 }
 
 // newLab makes the files and starts the origins.

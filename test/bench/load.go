@@ -76,7 +76,7 @@ func (s *subject) load(ctx context.Context, sc scenario, slot time.Duration) (lo
 	if err != nil {
 		return load{}, err
 	}
-	out, err := output(ctx, s.cgroup, "wrk", append(args, "http://"+s.http+"/")...)
+	out, err := output(ctx, s.cgroup, nil, "wrk", append(args, "http://"+s.http+"/")...)
 	if err != nil {
 		return load{}, err
 	}

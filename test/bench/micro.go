@@ -34,8 +34,8 @@ type micro struct {
 func measureMicro(ctx context.Context) ([]micro, error) {
 	log.Printf("Go benchmarks of %s, %s", strings.Join(microPackages, ", "), microModule)
 	flags := []string{"-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "0.5s", "-count", "3"}
-	out, err := output(ctx, nil, "go", append(append([]string{"test"}, flags...), microPackages...)...)
-	others, othersErr := output(ctx, nil, "go", append([]string{"-C", microModule, "test"}, flags...)...)
+	out, err := output(ctx, nil, nil, "go", append(append([]string{"test"}, flags...), microPackages...)...)
+	others, othersErr := output(ctx, nil, nil, "go", append([]string{"-C", microModule, "test"}, flags...)...)
 	all, parseErr := parseMicro(append(out, others...))
 	return all, errors.Join(err, othersErr, parseErr)
 }

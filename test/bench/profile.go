@@ -30,7 +30,7 @@ func profile(ctx context.Context, subjects []*subject, dir string, slot time.Dur
 		data := filepath.Join(dir, fmt.Sprintf("load%d.data", n+1))
 		recorded := make(chan error, 1)
 		go func() {
-			_, err := output(ctx, nil, "perf", "record", "--freq", "999", "--call-graph", "fp", "--output", data,
+			_, err := output(ctx, nil, nil, "perf", "record", "--freq", "999", "--call-graph", "fp", "--output", data,
 				"--pid", strconv.Itoa(s.proc.cmd.Process.Pid), "--", "sleep", fmt.Sprintf("%.0f", slot.Seconds()))
 			recorded <- err
 		}()
@@ -41,7 +41,7 @@ func profile(ctx context.Context, subjects []*subject, dir string, slot time.Dur
 		// First the kernel's and egressd's shares, then the functions.
 		var text []byte
 		for _, by := range []string{"dso", "dso,symbol"} {
-			part, err := output(ctx, nil, "perf", "report", "--stdio", "--no-children", "--call-graph", "none", "--percent-limit", "0.5", "--sort", by, "--input", data)
+			part, err := output(ctx, nil, nil, "perf", "report", "--stdio", "--no-children", "--call-graph", "none", "--percent-limit", "0.5", "--sort", by, "--input", data)
 			if err != nil {
 				return err
 			}

@@ -89,6 +89,13 @@ budgets:
     per: [destination, exit]
     rate: 1000000/s
     burst: 1000000
+  - name: observed
+    match: {hosts: ["{{.ObservedHost}}"], ports: [{{.TLSPort}}]}
+    per: [destination, exit]
+    rate: 1000000/s
+    burst: 1000000
+    tls: {mode: observe}
+tls: {sources: [keylog], key_dir: {{.KeyDir}}}
 metrics: {listen: "{{.Metrics}}"}
 admin: {socket: {{.Dir}}/egressd.sock}
 {{end}}
@@ -100,6 +107,7 @@ type settings struct {
 	OriginPort, TLSPort, Cores int
 	Listen, ListenTLS, Metrics string
 	Cgroup                     string
+	ObservedHost, KeyDir       string
 }
 
 // settings returns those of the lab, with fresh ports.
@@ -107,6 +115,7 @@ func (l *lab) settings() (settings, error) {
 	s := settings{
 		Dir: l.dir, Origin: l.origin, TLS: l.tls, BulkHost: bulkHost,
 		OriginPort: portOf(l.origin), TLSPort: portOf(l.tls), Cores: cores(),
+		ObservedHost: observedHost,
 	}
 	for _, addr := range []*string{&s.Listen, &s.ListenTLS, &s.Metrics} {
 		var err error
@@ -196,4 +205,6 @@ const (
 	nameNginx   = "nginx limit_req"
 	nameHAProxy = "HAProxy stick-table"
 	nameEgressd = "egressd by redirect"
+	// nameObserving is the same, reading what passes with the client's keys.
+	nameObserving = "egressd, observing"
 )

@@ -30,6 +30,7 @@ func TestHelloMessage(t *testing.T) {
 	}
 	for name, b := range map[string][]byte{
 		"no TLS": []byte("GET / HTTP/1.1\r\n"), "no hello": records([]byte{2, 0, 0, 1, 0}, 100), "empty record": {22, 3, 1, 0, 0},
+		"record too long": {22, 3, 1, 0x40, 1},
 	} {
 		if got, err := helloMessage(b); err == nil {
 			t.Errorf("%s: got %x, want an error", name, got)

@@ -21,6 +21,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2/hpack"
 )
 
 const host = "shop.test"
@@ -276,6 +278,61 @@ func TestHTTP2AsSent(t *testing.T) {
 	if r := l.Requests[0]; !reflect.DeepEqual(r.Names(), []string{":path", ":method", ":scheme", ":authority", "accept"}) ||
 		r.Priority == nil || *r.Priority != (Priority{5, false, 3, 10}) {
 		t.Errorf("got request %+v", r)
+	}
+}
+
+// TestHTTP2Windows takes no more than the windows allow: that of the connection,
+// then that of a stream.
+func TestHTTP2Windows(t *testing.T) {
+	_, authority, addr := serveOrigin(t, Config{})
+	conn, err := tls.Dial("tcp", addr, trusting(authority, "h2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	in := bufio.NewReader(conn)
+	// bodies sends b and a PING after it, and counts what bodies came before the answer.
+	bodies := func(b []byte) (n int) {
+		t.Helper()
+		if _, err := conn.Write(appendFrame(b, framePing, 0, 0, make([]byte, 8))); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			f, err := readFrame(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case f.kind == frameData:
+				n += len(f.payload)
+			case f.kind == framePing && f.has(flagAck):
+				return n
+			}
+		}
+	}
+	var block bytes.Buffer
+	fields := hpack.NewEncoder(&block)
+	for _, f := range []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":path", Value: "/?body=100000"}} {
+		if err := fields.WriteField(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := appendFrame([]byte(preface), frameSettings, 0, 0, []byte{0, 4, 0, 1, 0x38, 0x80}) // streams of 80000
+	begin = appendFrame(begin, frameHeaders, flagEndHeaders|flagEndStream, 1, block.Bytes())
+	for i, step := range []struct {
+		send []byte
+		want int
+	}{
+		{begin, 65535},
+		{nil, 0},
+		{appendFrame(nil, frameWindowUpdate, 0, 0, []byte{0, 1, 0, 0}), 80000 - 65535},
+		{appendFrame(nil, frameWindowUpdate, 0, 1, []byte{0, 0, 0, 5}), 5},
+		{appendFrame(nil, frameSettings, 0, 0, []byte{0, 4, 0, 1, 0x38, 0x87}), 7},
+		{appendFrame(nil, frameWindowUpdate, 0, 1, []byte{0, 1, 0, 0}), 100000 - 80000 - 5 - 7},
+	} {
+		if got := bodies(step.send); got != step.want {
+			t.Errorf("step %d: got %d bytes, want %d", i, got, step.want)
+		}
 	}
 }
 

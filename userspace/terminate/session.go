@@ -40,6 +40,7 @@ type half struct {
 	ended  atomic.Uint32 // End
 	silent func()        // called if the peer ends without having sent anything; or nil
 	spoke  func()        // called when it sends first; or nil
+	failed func()        // called if it breaks the rules of TLS, or asks for what is not known here; or nil
 }
 
 // tlsConn is what both TLS libraries have.
@@ -158,6 +159,9 @@ func (h *half) end(err error) {
 	}
 	h.ended.CompareAndSwap(uint32(EndNone), uint32(how))
 	if how == EndReset {
+		if h.failed != nil && !broken(err) && !errors.Is(err, errGone) {
+			h.failed()
+		}
 		_ = h.local.Close()
 		return
 	}

@@ -252,6 +252,13 @@ func TestCutIsPassedOn(t *testing.T) {
 				if _, _, last := r.seen(); last.Session.OriginEnd() != test.want {
 					t.Errorf("got end %v, want %v", last.Session.OriginEnd(), test.want)
 				}
+				want := ""
+				if test.name == "garbage" {
+					want = WhyOrigin
+				}
+				if _, why := r.t.Plan(r.sent(), ""); why != want {
+					t.Errorf("the next one is refused as %q, want %q", why, want)
+				}
 			})
 		})
 	}

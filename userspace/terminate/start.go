@@ -191,6 +191,8 @@ func (t *Terminator) handshakes(s *Session, p *Plan, client, up int, first []byt
 	}
 	answered.silent = func() { t.memory.strike(p.key, WhyUntrusted) }
 	answered.spoke = func() { t.memory.good(p.key) }
+	// It may ask for a certificate of the client even now (RFC 8446 §4.6.2).
+	origin.failed = func() { t.memory.refuse(p.key, WhyOrigin) }
 	r := Result{Kind: OK, ALPN: state.NegotiatedProtocol, Version: state.Version, Session: s, ClientRaw: -1}
 	if err := s.join(origin, u, answered, c, &r); err != nil {
 		return Result{Kind: Failed, ClientRaw: -1, Err: err}
