@@ -194,23 +194,25 @@ static __always_inline void choose(struct conn *c, struct shown *s)
 
 	if (c->server)
 		return;
-	if (!c->http2) {
+	if (!c->http2 || !s->offset) {
 		if (bpf_probe_read_user(start.b, n < START ? n & (START - 1) : START,
 					(void *)s->at))
 			return;
-		if (dir == DIR_READ ? is_response(&start) : is_request(&start)) {
-			c->http1 = true;
-			c->budget[dir] = MAX_HEAD;
-		}
 		if (is_preface(&start)) {
-			c->http2 = dir == DIR_WRITE;
+			c->http2 = true;
 			c->server = dir == DIR_READ;
 			/* Its rest passes like the payload of a frame. */
 			c->frames[dir].left = PREFACE;
-		} else if (!c->http1 && is_frame(&start)) {
-			c->http2 = true;
 		}
+		if (c->server)
+			return;
 	}
+	if (!c->http2 && (dir == DIR_READ ? is_response(&start) : is_request(&start))) {
+		c->http1 = true;
+		c->budget[dir] = MAX_HEAD;
+	}
+	if (!c->http2 && !c->http1)
+		c->http2 = is_frame(&start);
 	if (c->http2) {
 		trim_frames(c, s, n);
 		if (s->len > MAX_FRAMES)

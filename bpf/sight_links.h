@@ -49,6 +49,7 @@ enum {
 	TLS_HANDSHAKE = 22,
 	TLS_DATA = 23,
 	TLS_CLIENT_HELLO = 1,
+	TLS_SERVER_HELLO = 2,
 	TLS_HEADER = 5, /* bytes, RFC 8446 section 5.1 */
 };
 
@@ -159,6 +160,8 @@ static __always_inline void on_wire(struct conn *c, const struct conn_key *key, 
 		c->has_random = true;
 		tell(key, c, KIND_HELLO);
 	}
+	if (!random && b[0] == TLS_HANDSHAKE && b[5] == TLS_SERVER_HELLO && !c->has_random)
+		c->server = true;
 	if (!random && (b[0] != TLS_DATA || b[1] != 3))
 		return;
 	if (conn_linked(c, key))

@@ -51,6 +51,12 @@ func full() *fake {
 			{Destination: "api.example", Exit: "wg0", Rate: 10, Budget: 10},
 		},
 		tallies: Tallies{
+			TLS: TLS{
+				Open:    []Count{{"keys", 3}, {"blind", 1}},
+				Answers: []Count{{"keys", 40}, {"uprobe", 2}},
+				Doubts:  []Count{{"no_keys", 5}},
+				Unknown: 6, Shared: 7,
+			},
 			Pairs: []Tally{
 				{
 					Destination: "store", Exit: "direct",

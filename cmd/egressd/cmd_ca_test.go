@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/egressd/egressd/userspace/terminate"
@@ -262,4 +263,67 @@ func TestCANSS(t *testing.T) {
 		}
 	}
 	h.refuses([]string{"/etc", "no database"}, "install", "--nss-db", "/etc")
+}
+
+// TestCANSSOfAnotherUser proves that a user's database is changed as that user:
+// what root would make there could not be used, and a link could lead anywhere.
+func TestCANSSOfAnotherUser(t *testing.T) {
+	certutil, err := exec.LookPath("certutil")
+	if err != nil {
+		t.Skip("needs certutil: apt-get install libnss3-tools")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be two users")
+	}
+	const nobody = 65534
+	h := newCAHost(t)
+	h.must("init")
+	// Only its owner may enter the folder of a test.
+	for _, dir := range []string{filepath.Dir(h.root), h.root} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db := filepath.Join(h.root, "/home/ann/.pki/nssdb")
+	if err := os.MkdirAll(db, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(certutil, "-N", "--empty-password", "-d", "sql:"+db).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	secret := filepath.Join(db, "root.db")
+	if err := os.Rename(filepath.Join(db, "cert9.db"), secret); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, filepath.Join(db, "cert9.db")); err != nil {
+		t.Fatal(err)
+	}
+	h.refuses([]string{"no file"}, "install", "--nss-db", "/home/ann/.pki/nssdb")
+	if err := os.Rename(secret, filepath.Join(db, "cert9.db")); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(db + "/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(files, db) {
+		if err := os.Chown(name, nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.must("install", "--nss")
+	files, err = filepath.Glob(db + "/*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("got %v, %v", files, err)
+	}
+	for _, name := range files {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Sys().(*syscall.Stat_t).Uid; got != nobody {
+			t.Errorf("%s belongs to uid %d, want %d", name, got, nobody)
+		}
+	}
+	h.must("uninstall")
 }

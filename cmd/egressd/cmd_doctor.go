@@ -112,4 +112,4 @@ var libraries = map[discover.Kind]doctor.Library{
 }
 
 // flowSight is how the inside of a flow is seen.
-func flowSight(admin.Flow) string { return "" }
+func flowSight(f admin.Flow) string { return f.Sight }

@@ -44,7 +44,7 @@ func (e *env) flows(ctx context.Context, client *admin.Client, asJSON bool) erro
 			to = fmt.Sprintf("%s (%s)", f.Host, f.Dest)
 		}
 		rows[i] = []string{
-			strconv.FormatUint(uint64(f.PID), 10), f.Command, to, f.Exit, f.State,
+			strconv.FormatUint(uint64(f.PID), 10), f.Command, to, f.Exit, f.State, f.Sight,
 			strconv.Itoa(f.Requests), age(seconds(f.Age)),
 		}
 	}
@@ -54,6 +54,7 @@ func (e *env) flows(ctx context.Context, client *admin.Client, asJSON bool) erro
 		{Title: "TO", Flex: true},
 		{Title: "EXIT", Flex: true},
 		{Title: "STATE"},
+		{Title: "SIGHT"},
 		{Title: "REQUESTS", Right: true},
 		{Title: "AGE", Right: true},
 	}, rows)

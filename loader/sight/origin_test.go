@@ -37,7 +37,7 @@ type origin struct {
 	port, plain int
 
 	mu     sync.Mutex
-	conns  map[string]*truth // by the client's address
+	conns  map[string]*truth // by nameOf
 	asked  map[string]uint64 // path → cookie
 	answer int               // TLS answers given
 }
@@ -74,7 +74,7 @@ func newOrigin(t testing.TB) *origin {
 			Certificates: base.Certificates,
 			GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 				conf := base.Clone()
-				conf.KeyLogWriter = &randomReader{o: o, client: hello.Conn.RemoteAddr().String()}
+				conf.KeyLogWriter = &randomReader{o: o, conn: nameOf(hello.Conn.RemoteAddr(), hello.Conn.LocalAddr())}
 				return conf, nil
 			},
 		},
@@ -89,6 +89,10 @@ func newOrigin(t testing.TB) *origin {
 	return o
 }
 
+// nameOf names a connection. A client's port alone does not: it may have one
+// to each port of the origin.
+func nameOf(client, server net.Addr) string { return client.String() + " " + server.String() }
+
 // meet learns the cookie of the client's socket, and so makes it, as the hook
 // at connect() does.
 func (o *origin) meet(c net.Conn) {
@@ -98,12 +102,12 @@ func (o *origin) meet(c net.Conn) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.conns[c.RemoteAddr().String()] = &truth{cookie: cookieOf(sock)}
+	o.conns[nameOf(c.RemoteAddr(), c.LocalAddr())] = &truth{cookie: cookieOf(sock)}
 }
 
 func (o *origin) serve(w http.ResponseWriter, r *http.Request) {
 	o.mu.Lock()
-	c := o.conns[r.RemoteAddr]
+	c := o.conns[r.RemoteAddr+" "+r.Context().Value(http.LocalAddrContextKey).(net.Addr).String()]
 	if c == nil {
 		c = new(truth)
 	}
@@ -150,8 +154,8 @@ func (o *origin) answers() int {
 // randomReader takes the client random out of the key log, whose lines are
 // "LABEL RANDOM SECRET".
 type randomReader struct {
-	o      *origin
-	client string
+	o    *origin
+	conn string
 }
 
 func (r *randomReader) Write(line []byte) (int, error) {
@@ -161,7 +165,7 @@ func (r *randomReader) Write(line []byte) (int, error) {
 	}
 	r.o.mu.Lock()
 	defer r.o.mu.Unlock()
-	if c := r.o.conns[r.client]; c != nil {
+	if c := r.o.conns[r.conn]; c != nil {
 		if _, err := hex.Decode(c.random[:], fields[1]); err != nil {
 			return 0, err
 		}

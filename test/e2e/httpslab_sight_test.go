@@ -55,12 +55,56 @@ type observation struct {
 	status     int
 	retryAfter string
 	by         string
+	found      string // how its connection was, by probes
 	pid        int
 	path       string
 	partial    bool // some of it was not to be known
 }
 
-var observed = regexp.MustCompile(`^status=(\d+) by=(\w+) pid=(\d+)(?: retry-after="([^"]*)")?( partial)? path="([^"]*)"$`)
+// detailField is a field of what an event of this kind says: a name and a value,
+// which is quoted if anything may be in it, or a name alone.
+var detailField = regexp.MustCompile(`^ ?([a-z-]+)(?:=("(?:[^"\\]|\\.)*"|[^ "]*))?`)
+
+// readObservation reads an event of this kind.
+func readObservation(ev event) (o observation, err error) {
+	o = observation{mono: ev.Mono, lane: ev.Lane}
+	for rest := ev.Detail; rest != ""; {
+		m := detailField.FindStringSubmatch(rest)
+		if m == nil {
+			return o, fmt.Errorf("cannot read %q in %q", rest, ev.Detail)
+		}
+		rest = rest[len(m[0]):]
+		value := m[2]
+		if strings.HasPrefix(value, `"`) {
+			if value, err = strconv.Unquote(value); err != nil {
+				return o, fmt.Errorf("%q: %w", ev.Detail, err)
+			}
+		}
+		switch m[1] {
+		case "status":
+			o.status, err = strconv.Atoi(value)
+		case "by":
+			o.by = value
+		case "found":
+			o.found = value
+		case "pid":
+			o.pid, err = strconv.Atoi(value)
+		case "retry-after":
+			o.retryAfter = value
+		case "partial":
+			o.partial = true
+		case "path":
+			o.path = value
+		}
+		if err != nil {
+			return o, fmt.Errorf("%q: %w", ev.Detail, err)
+		}
+	}
+	if o.by == "" || o.pid == 0 {
+		return o, fmt.Errorf("%q does not tell by and pid", ev.Detail)
+	}
+	return o, nil
+}
 
 // saw is what egressd saw so far, by the events that a process from follow has
 // printed.
@@ -70,14 +114,11 @@ func saw(t testing.TB, log *process) (all []observation) {
 		if ev.Kind != "observed" {
 			continue
 		}
-		m := observed.FindStringSubmatch(ev.Detail)
-		if m == nil {
-			t.Fatalf("events: cannot read %q", ev.Detail)
+		o, err := readObservation(ev)
+		if err != nil {
+			t.Fatalf("events: %v", err)
 		}
-		all = append(all, observation{
-			mono: ev.Mono, lane: ev.Lane, status: number(m[1]), by: m[2], pid: number(m[3]),
-			retryAfter: m[4], partial: m[5] != "", path: m[6],
-		})
+		all = append(all, o)
 	}
 	return all
 }
@@ -89,6 +130,7 @@ type sightRow struct {
 	dispatches           int
 	limited              int // by the origin, which is as strict as the budget
 	span                 time.Duration
+	found                string // how the connections of answers were found, and how often
 }
 
 // judge compares what egressd saw with what the origin did. wrong has each
@@ -121,6 +163,21 @@ func judge(seen []observation, sent map[int]tlsorigin.Request, r labRun, by stri
 		unseen = append(unseen, fmt.Sprintf("%s: %d on connection %d, stream %d", path, req.Status, req.Connection, req.Stream))
 	}
 	return right, unseen, wrong
+}
+
+// foundBy counts how the connections of a lane's answers were found.
+func foundBy(seen []observation, lane string) string {
+	counts := map[string]int{}
+	for _, o := range seen {
+		if o.lane == lane && o.found != "" {
+			counts[o.found]++
+		}
+	}
+	var all []string
+	for _, how := range slices.Sorted(maps.Keys(counts)) {
+		all = append(all, fmt.Sprintf("%s:%d", how, counts[how]))
+	}
+	return strings.Join(all, " ")
 }
 
 // settled judges what egressd saw when as much of it is right as should be, or
@@ -235,10 +292,10 @@ func runSight(t *testing.T, src source, plan sightPlan) {
 	})
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "client\tright\twrong\tunseen\tdispatches\tlimited\tspan")
+	fmt.Fprintln(w, "client\tright\twrong\tunseen\tdispatches\tlimited\tspan\tfound")
 	slices.SortFunc(rows, func(a, b sightRow) int { return strings.Compare(a.client, b.client) })
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%v\n", r.client, r.right, r.wrong, r.unseen, r.dispatches, r.limited, r.span)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%v\t%s\n", r.client, r.right, r.wrong, r.unseen, r.dispatches, r.limited, r.span, r.found)
 	}
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)
@@ -263,6 +320,7 @@ func mustSee(t *testing.T, src source, c labClient, r labRun, log *process, lane
 	for _, w := range wrong {
 		t.Error("egressd saw ", w)
 	}
+	row.found = foundBy(saw(t, log), lane)
 	if row.right != want {
 		t.Errorf("egressd saw %d of %d answers right, want %d; unseen:\n%s", row.right, r.count, want, strings.Join(unseen, "\n"))
 	}

@@ -19,7 +19,7 @@ import (
 // hooks are the places at a cgroup where egressd puts programs, by the names
 // and numbers of enum bpf_attach_type.
 var hooks = map[string]uint32{
-	"connect4": 10, "connect6": 11, "getpeername4": 29, "getpeername6": 30, "sock_release": 34,
+	"connect4": 10, "connect6": 11, "sendmsg4": 14, "sendmsg6": 15, "getpeername4": 29, "getpeername6": 30, "sock_release": 34,
 }
 
 // attached lists the hooks at which the cgroup itself has a program.

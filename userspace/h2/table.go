@@ -119,8 +119,3 @@ func (t *table) equal(u *table) bool {
 	}
 	return true
 }
-
-// clone returns a table with the same entries, which share their memory.
-func (t *table) clone() table {
-	return table{entries: append([]entry(nil), t.entries...), size: t.size, max: t.max}
-}

@@ -98,7 +98,7 @@ func main() {
 		c, err := tls.Dial("tcp", os.Args[1], &tls.Config{InsecureSkipVerify: true})
 		if err == nil {
 			c.Write([]byte("x"))
-			c.Read(make([]byte, 1))
+			c.Read(make([]byte, 4096))
 		}
 		var u utls.Stream = &utls.UConn{Conn: &utls.Conn{}}
 		u.Read(nil)
@@ -141,8 +141,15 @@ type UConn struct {
 	n int
 }
 
-// Write is one of its own, Read is the embedded one.
+// Read only leads to the one of Conn, Write does not.
 //
+//go:noinline
+func (c *UConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.n += n
+	return n, err
+}
+
 //go:noinline
 func (c *UConn) Write(b []byte) (int, error) {
 	if c.n++; c.n > 7 {

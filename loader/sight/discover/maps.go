@@ -69,7 +69,7 @@ type numbers struct{ bad bool }
 
 func (p *numbers) number(b []byte, base, bits int) uint64 {
 	v, err := strconv.ParseUint(string(b), base, bits)
-	if err != nil || b[0] == '+' {
+	if err != nil {
 		p.bad = true
 	}
 	return v

@@ -73,6 +73,12 @@ func TestOpenBelowRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
+	// What is mapped there now is not what was.
+	wrong := m
+	wrong.file.inode++
+	if f, err := openMapped(c.pid(), wrong); !errors.Is(err, errOther) {
+		t.Errorf("another inode: got %v, %v; want %v", f, err, errOther)
+	}
 
 	other := mustFind(t, "libssl.so.3")
 	for name, change := range map[string]func() error{
@@ -101,6 +107,19 @@ func TestOpenBelowRoot(t *testing.T) {
 	mustCopy(t, other, path)
 	if f, err := openMapped(c.pid(), stale); !errors.Is(err, errOther) {
 		t.Errorf("a stale mapping: got %v, %v; want %v", f, err, errOther)
+	}
+}
+
+// What is no file is not opened at all: here the opening would show, since it
+// lets the writer in.
+func TestOpenNoFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := openRegular(unix.AT_FDCWD, path, unix.OpenHow{}); err == nil {
+		t.Errorf("opened %s", f.Name())
+		f.Close()
 	}
 }
 

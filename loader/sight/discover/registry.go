@@ -52,7 +52,6 @@ func (f *file) has(lib sight.Library) (has, bio bool) {
 
 // process is one whose files are known.
 type process struct {
-	began uint64
 	files map[fileID]bool // of those with targets
 }
 
@@ -124,11 +123,10 @@ func (r *registry) forget(id fileID) (users []int) {
 
 // assign says that a process maps these files and no others. Some may be nil:
 // they could not be looked at.
-func (r *registry) assign(pid int, began uint64, mapped map[fileID]*file) {
+func (r *registry) assign(pid int, mapped map[fileID]*file) {
 	p, ok := r.processes[pid]
-	if !ok || p.began != began {
-		r.drop(pid)
-		p = &process{began: began, files: map[fileID]bool{}}
+	if !ok {
+		p = &process{files: map[fileID]bool{}}
 		r.processes[pid] = p
 	}
 	// libcrypto is of use beside a libssl that has no BIO_write of its own.

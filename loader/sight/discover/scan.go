@@ -67,33 +67,24 @@ func (w *Watcher) refresh(pid int, places []place) {
 	if pid == os.Getpid() {
 		return
 	}
-	type view struct {
-		began uint64
-		maps  []mapping
-	}
-	v, err := soon(&w.waiting, func() (v view, err error) {
-		if v.began, err = began(pid); err == nil {
-			v.maps, err = processMaps(pid)
-		}
-		return v, err
-	}, nil)
+	list, err := soon(&w.waiting, func() ([]mapping, error) { return processMaps(pid) }, nil)
 	if errors.Is(err, errStuck) {
 		w.leftOut.Add(1)
 		return // it is what it was
 	}
-	if err != nil || len(v.maps) == 0 {
+	if err != nil || len(list) == 0 {
 		w.known.drop(pid) // it ended; its parent may not know it yet
 		return
 	}
 	now := time.Now()
 	seen := map[fileID]*file{}
-	for _, m := range v.maps {
+	for _, m := range list {
 		if _, ok := seen[m.file]; ok || m.file == w.own {
 			continue
 		}
 		seen[m.file] = w.file(pid, m, w.unsure(m, places), now)
 	}
-	w.known.assign(pid, v.began, seen)
+	w.known.assign(pid, seen)
 }
 
 // unsure reports whether a record tells of a file at this mapping that no

@@ -28,6 +28,9 @@ func newScope(root string, cgroups, exclude []string) scope {
 		}
 		return out
 	}
+	if len(cgroups) == 0 {
+		cgroups = []string{"/"}
+	}
 	return scope{root: root, cgroups: clean(cgroups), exclude: clean(exclude)}
 }
 
@@ -117,29 +120,4 @@ func (s scope) pids() []int {
 		})
 	}
 	return pids
-}
-
-// began returns when a process began, in ticks since boot: with its number it
-// tells one process from a later one.
-func began(pid int) (uint64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	return parseStat(b)
-}
-
-// parseStat reads the 22nd field of /proc/PID/stat (proc(5)). The second is a
-// name in brackets that may hold anything, brackets and spaces too.
-func parseStat(b []byte) (uint64, error) {
-	const field, afterName = 22, 3
-	i := bytes.LastIndexByte(b, ')')
-	if i < 0 {
-		return 0, fmt.Errorf("no name in %q", b)
-	}
-	fields := bytes.Fields(b[i+1:])
-	if len(fields) <= field-afterName {
-		return 0, fmt.Errorf("%d fields after the name", len(fields))
-	}
-	return strconv.ParseUint(string(fields[field-afterName]), 10, 64)
 }

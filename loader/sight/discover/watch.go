@@ -13,22 +13,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/loader/sight"
 )
 
 // Config says which processes a Watcher looks at.
 type Config struct {
-	// Root is the directory that shows the root of the cgroup v2 hierarchy.
+	// Root is where the cgroup v2 hierarchy is; "" asks loader.CgroupRoot.
 	Root string
-	// Cgroups are paths from that root. Processes in them and below them are
-	// looked at, if they are not in or below one of Exclude.
+	// Cgroups are paths from Root. Processes in them and below them are
+	// looked at, if they are not in or below one of Exclude. Empty means the
+	// root.
 	Cgroups, Exclude []string
 	// Linger is for how long a file that no process maps any more stays
 	// known, so that the next process that maps it is seen from its first
 	// call on. 0 means a minute. As long as it is known it is held open: its
 	// file system cannot be unmounted.
 	Linger time.Duration
-	Log    *slog.Logger
+	// Logger is told of what is found, and of what makes it harder. Nil is
+	// silence.
+	Logger *slog.Logger
 }
 
 // EventKind is what an Event tells.
@@ -146,8 +150,15 @@ func NewWatcher(cfg Config) (*Watcher, error) {
 	if cfg.Linger == 0 {
 		cfg.Linger = defaultStay
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Root == "" {
+		root, err := loader.CgroupRoot()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Root = root
 	}
 	own, err := ownProgram()
 	if err != nil {
@@ -158,7 +169,7 @@ func NewWatcher(cfg Config) (*Watcher, error) {
 		return nil, fmt.Errorf("make eventfd: %w", err)
 	}
 	w := &Watcher{
-		cfg: cfg, log: cfg.Log, own: own, wake: wake,
+		cfg: cfg, log: cfg.Logger, own: own, wake: wake,
 		scope:     newScope(cfg.Root, cfg.Cgroups, cfg.Exclude),
 		openRings: openRings,
 		pausesOf: func(isBlind bool) pauses {

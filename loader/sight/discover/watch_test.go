@@ -488,7 +488,11 @@ func TestRegistryIsBounded(t *testing.T) {
 	if r.add(&file{id: fileID{1, maxFiles}, targets: target}, now) {
 		t.Error("one more than the most is added")
 	}
-	r.assign(7, 1, map[fileID]*file{{1, 0}: r.files[fileID{1, 0}], {1, 5}: nil})
+	handle := mustOpen(t, "/proc/self/exe")
+	if r.add(&file{id: fileID{1, maxFiles}, targets: target, handle: handle}, now) || handle.Close() == nil {
+		t.Error("a file that is left out stays open")
+	}
+	r.assign(7, map[fileID]*file{{1, 0}: r.files[fileID{1, 0}], {1, 5}: nil})
 	if len(events) != 1 || events[0].Kind != Found || r.told != 1 {
 		t.Fatalf("%+v, %d", events, r.told)
 	}
@@ -505,8 +509,7 @@ func TestRegistryIsBounded(t *testing.T) {
 	if n := slices.Collect(maps.Values(r.processes)); len(n) != 1 || r.told != 1 {
 		t.Errorf("%d processes, %d files told", len(n), r.told)
 	}
-	// The number of the process is another's now.
-	r.assign(7, 2, nil)
+	r.assign(7, nil)
 	r.expire(now.Add(time.Hour), time.Minute)
 	if r.told != 0 || len(events) != 2 || events[1].Kind != Gone {
 		t.Errorf("%d files told, events %+v", r.told, events)
@@ -516,7 +519,7 @@ func TestRegistryIsBounded(t *testing.T) {
 func TestLogsNothingUnsafe(t *testing.T) {
 	g := mustGroup(t)
 	var out bytes.Buffer
-	w, err := NewWatcher(Config{Root: g.root, Cgroups: []string{g.path}, Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	w, err := NewWatcher(Config{Root: g.root, Cgroups: []string{g.path}, Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -131,6 +131,7 @@ type Flow struct {
 	State    string  `json:"state"`
 	Lane     string  `json:"lane,omitempty"`
 	Requests int     `json:"requests"`
+	Sight    string  `json:"sight,omitempty"` // how the inside of TLS is seen
 	Age      float64 `json:"age_s"`
 }
 

@@ -128,6 +128,14 @@ func usage(u *policy.Usage) *admin.Usage {
 // modeNames are the modes as the policy file writes them.
 var modeNames = map[policy.Mode]string{policy.Enforce: "enforce", policy.Shadow: "shadow", policy.Off: "off"}
 
+// sightOf is how a TLS connection is seen; "" of what is none.
+func sightOf(s policy.Sight) string {
+	if s == policy.SightNone {
+		return ""
+	}
+	return s.String()
+}
+
 // Flows implements admin.Backend.
 func (b backend) Flows() []admin.Flow {
 	var out []admin.Flow
@@ -146,6 +154,7 @@ func (b backend) Flows() []admin.Flow {
 			State:    f.State,
 			Lane:     f.Lane,
 			Requests: f.Requests,
+			Sight:    sightOf(f.Sight),
 			Age:      f.Age.Seconds(),
 		}
 		if f.Source.IsValid() {

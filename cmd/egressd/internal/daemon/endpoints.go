@@ -186,7 +186,11 @@ func (d *Daemon) redirect(p *policy.Policy) error {
 	d.engine.SetAddresses(d.endpoints.newest())
 	redirects := p.Redirects()
 	redirects.Endpoints = append(redirects.Endpoints, list...)
-	return d.kernel.Apply(redirects)
+	if err := d.kernel.Apply(redirects); err != nil {
+		return err
+	}
+	d.kernel.SetQUIC(p.QUIC)
+	return nil
 }
 
 // refreshEndpoints follows proxies whose names moved.

@@ -26,6 +26,7 @@ type names struct {
 	mu     sync.Mutex
 	last   map[destination]loader.Destination
 	totals map[labelled]*outcomes
+	quic   quicNames
 }
 
 // destination is the key of the kernel's counts.

@@ -75,7 +75,7 @@ func (p *probes) open() error {
 	if err != nil {
 		return fmt.Errorf("load probes: %w", err)
 	}
-	w, err := discover.NewWatcher(discover.Config{Root: root, Cgroups: p.scope.Cgroups, Exclude: p.scope.Exclude, Log: p.log})
+	w, err := discover.NewWatcher(discover.Config{Root: root, Cgroups: p.scope.Cgroups, Exclude: p.scope.Exclude, Logger: p.log})
 	if err != nil {
 		return errors.Join(fmt.Errorf("watch for TLS libraries: %w", err), s.Close())
 	}

@@ -105,6 +105,10 @@ func (s source) Kernel() (metrics.Kernel, error) {
 	if err != nil {
 		return metrics.Kernel{}, err
 	}
+	quic, err := k.QUIC()
+	if err != nil {
+		return metrics.Kernel{}, err
+	}
 	gates, err := k.Gates()
 	if err != nil {
 		return metrics.Kernel{}, err
@@ -113,7 +117,7 @@ func (s source) Kernel() (metrics.Kernel, error) {
 	if err != nil {
 		return metrics.Kernel{}, fmt.Errorf("read run times: %w", err)
 	}
-	out := metrics.Kernel{Connections: s.d.names.count(destinations), Dropped: k.Dropped()}
+	out := metrics.Kernel{Connections: s.d.names.count(destinations), QUIC: s.d.names.countQUIC(quic), Dropped: k.Dropped()}
 	for _, g := range gates {
 		if g.Name != loader.GateRedirected {
 			out.Untouched = append(out.Untouched, metrics.Count{Label: g.Name, N: g.Passed})
