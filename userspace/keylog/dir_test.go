@@ -137,6 +137,11 @@ func TestPipesWithoutName(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the keys are there", func() bool { return s.Find([randomSize]byte{2}) != nil })
+	time.Sleep(orphanFor + 2*rescanEvery) // its writer is silent, and still there
+	if _, err := f.WriteString(lineOf([randomSize]byte{3})); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the keys are there", func() bool { return s.Find([randomSize]byte{3}) != nil })
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -242,7 +242,7 @@ func TestFoldersThatAreRefused(t *testing.T) {
 		return dir
 	}
 	refused(filepath.Join(open("writable", 0o777), "keys"), "writable")
-	refused(open("open", 0o1777), "others than its owner may write")
+	refused(open("open", 0o777|fs.ModeSticky), "others than its owner may write")
 	file := filepath.Join(base, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

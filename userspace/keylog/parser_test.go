@@ -82,9 +82,9 @@ func TestLines(t *testing.T) {
 func TestCuts(t *testing.T) {
 	random := digits(0xab, 32)
 	log := []byte("CLIENT_RANDOM " + random + " " + digits(1, 48) + "\r\n# x\n\n" + strings.Repeat("y", maxLine+1) + "\n" +
-		"SERVER_TRAFFIC_SECRET_0 " + random + " " + digits(2, 32) + "\nrubbish\nCLIENT_TRAFFIC_SECRET_0 " + random + " " + digits(3, 48) + "\nSERVER_TRAFFIC")
+		"SERVER_TRAFFIC_SECRET_0 " + random + " " + digits(2, 32) + "\nrubbish\nAB " + random + " " + strings.Repeat("0", maxLine+1-68) + "\nCLIENT_TRAFFIC_SECRET_0 " + random + " " + digits(3, 48) + "\nSERVER_TRAFFIC")
 	lines, counts := feed(log, len(log))
-	if want := (LineCounts{Lines: 3, Other: 2, Garbage: 2}); counts != want || len(lines) != 3 {
+	if want := (LineCounts{Lines: 3, Other: 2, Garbage: 3}); counts != want || len(lines) != 3 {
 		t.Fatalf("got %v, %+v; want 3 lines, %+v", lines, counts, want)
 	}
 	check := func(sizes ...int) {

@@ -158,7 +158,7 @@ func (c *conn) flightGoes() {
 // probe will show the answer, it stays unreported until then, or until the next
 // flight.
 func (c *conn) unseen() {
-	if c.shows {
+	if c.enrolled && c.l.p.cfg.Probes.Shows(c.flow.PID) {
 		c.hold(false)
 		c.wrote = true
 		return

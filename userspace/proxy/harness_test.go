@@ -113,6 +113,8 @@ type bench struct {
 	port   uint16
 	exit   *policy.Exit // of every destination that is connected to; nil: none
 	named  map[netip.AddrPort]*policy.Exit
+	pid    uint32       // of clients, if not 0; their sockets then have the cookies 1, 2, …
+	cookie uint64
 	stop   func() error // ends the proxy, and waits for that
 }
 
@@ -200,7 +202,12 @@ func startPolicy(t testing.TB, cfg Config, drain time.Duration, p *policy.Policy
 // connect connects to dest as a redirected client would.
 func (b *bench) connect(dest netip.AddrPort) *net.TCPConn {
 	b.t.Helper()
-	return b.connectFlow(policy.Flow{Dest: dest, Exit: policy.DirectExit, UID: uint32(os.Geteuid())})
+	f := policy.Flow{Dest: dest, Exit: policy.DirectExit, UID: uint32(os.Geteuid()), PID: b.pid}
+	if b.pid != 0 {
+		b.cookie++
+		f.Cookie = b.cookie
+	}
+	return b.connectFlow(f)
 }
 
 // name makes dest the address of the proxy of an exit.

@@ -103,7 +103,6 @@ func (c *conn) enrol() {
 		return
 	}
 	c.enrolled = true
-	c.shows = c.l.p.cfg.Probes.Shows(c.flow.PID)
 	c.l.p.registry.add(c)
 }
 

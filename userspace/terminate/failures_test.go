@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -248,4 +249,89 @@ func goOnce(t *testing.T, r *relay) error {
 		t.Errorf("got status %d", resp.StatusCode)
 	}
 	return nil
+}
+
+// TestSilentClients is that of clients which look at the certificate after the
+// handshake and then only hang up: the third one is passed through, unless one
+// has asked for something meanwhile.
+func TestSilentClients(t *testing.T) {
+	o := startOrigin(t, nil, nil)
+	silent := func(r *relay) {
+		t.Helper()
+		c, err := tls.Dial("tcp4", r.addr(), &tls.Config{InsecureSkipVerify: true, ServerName: "localhost"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+		waitRunning(t, r, 0)
+	}
+	r := newRelay(t, o.addr(), o.ca.pool)
+	for range maxStrikes + 1 {
+		silent(r)
+	}
+	if whys, _, _ := r.seen(); whys[maxStrikes-1] != "" || whys[maxStrikes] != WhyUntrusted {
+		t.Errorf("got %q, want the last one %s", whys, WhyUntrusted)
+	}
+	r = newRelay(t, o.addr(), o.ca.pool)
+	speak := func() {
+		c, err := tls.Dial("tcp4", r.addr(), &tls.Config{RootCAs: r.trust(), ServerName: "localhost"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	speak()
+	for range maxStrikes + 1 {
+		silent(r)
+	}
+	if whys, _, _ := r.seen(); whys[len(whys)-1] != "" {
+		t.Errorf("got %q of a client that trusts", whys)
+	}
+}
+
+// TestRecordsAreKept is that of a client which spreads its hello over records.
+func TestRecordsAreKept(t *testing.T) {
+	o := startOrigin(t, nil, nil)
+	r := newRelay(t, o.addr(), o.ca.pool)
+	raw, err := net.Dial("tcp4", r.addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	c := tls.Client(&splitHello{Conn: raw}, &tls.Config{RootCAs: r.trust(), ServerName: "localhost"})
+	if err := c.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	mine, theirs := mustHello(t, r.sent()), mustHello(t, o.seen()[0].hello.seen())
+	if len(mine.fragments) < 3 || !slices.Equal(mine.fragments, theirs.fragments) || theirs.fragments[0].version != 0x0303 {
+		t.Errorf("got the records %v, want %v", theirs.fragments, mine.fragments)
+	}
+}
+
+// splitHello is a connection whose first write, a hello, goes out in small
+// records of TLS 1.2.
+type splitHello struct {
+	net.Conn
+	sent bool
+}
+
+func (c *splitHello) Write(b []byte) (int, error) {
+	if c.sent {
+		return c.Conn.Write(b)
+	}
+	c.sent = true
+	split := asRecords(b[recordHeader:], 400)
+	for at := 0; at < len(split); at += recordHeader + 400 {
+		split[at+2] = 3
+	}
+	if _, err := c.Conn.Write(split); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }

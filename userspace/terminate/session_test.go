@@ -459,7 +459,7 @@ func TestOwnerClosesOnSlowPeer(t *testing.T) {
 	}
 	// More than what sockets hold is on its way; reads pause for longer than
 	// writes take to look whether anyone is left behind them.
-	time.Sleep(watchEvery + watchEvery/4)
+	time.Sleep(2*watchEvery + watchEvery/2)
 	got, err := io.Copy(io.Discard, p.client)
 	if err != nil || got != size/2 {
 		t.Errorf("got %d bytes, %v, want the other %d", got, err, size/2)
