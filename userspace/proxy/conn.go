@@ -99,7 +99,6 @@ type conn struct {
 	paced      *paced                // its flights are paced; nil: they are not
 	reading    *reading              // a copy of it is read, or is to be; nil: none
 	enrolled   bool                  // probes find it
-	shows      bool                  // … and its process is probed: answers to its flights will be shown
 	terminator *terminate.Terminator // that made the plan
 	plan       *terminate.Plan       // how TLS is to be ended here; nil: not at all
 	hello      []byte                // that it was made of

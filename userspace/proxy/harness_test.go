@@ -113,7 +113,7 @@ type bench struct {
 	port   uint16
 	exit   *policy.Exit // of every destination that is connected to; nil: none
 	named  map[netip.AddrPort]*policy.Exit
-	pid    uint32       // of clients, if not 0; their sockets then have the cookies 1, 2, …
+	pid    uint32 // of clients, if not 0; their sockets then have the cookies 1, 2, …
 	cookie uint64
 	stop   func() error // ends the proxy, and waits for that
 }
