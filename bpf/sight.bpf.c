@@ -29,12 +29,31 @@
 #define FUNC_COVERED 0x20 /* Go: the receiver begins with a pointer to the Conn */
 #define FUNC_LIBRARY 8    /* shift */
 
+/*
+ * Whether the socket that was used during a call is the one of its connection.
+ * A callback may use another one, so for OpenSSL a record that was written is
+ * the better witness, and a living link is not given up for this.
+ */
+static __always_inline bool call_proves(const struct call *call, const struct conn *c, bool linked,
+					__s64 n)
+{
+	if (!call->cookie || call->flags & CALL_MIXED)
+		return false;
+	if ((call->flags & (CALL_RECORD | CALL_CARRIED)) == CALL_RECORD)
+		return false;
+	if (c->library == LIBRARY_OPENSSL && linked && c->cookie != call->cookie)
+		return false;
+	/* A write that was repeated may leave less than it returns. */
+	return call->dir == DIR_READ || call->moved >= (__u64)n;
+}
+
 /* A call returned n: what it moved, and by which socket. */
 static __always_inline void call_done(const struct call *call, __s64 n)
 {
 	struct conn_key key = conn_key(call->conn);
 	struct shown s = { .at = call->buf, .dir = call->dir & 1 };
 	struct conn *c;
+	bool linked;
 
 	if (n <= 0 || call->dir == DIR_NONE)
 		return;
@@ -45,10 +64,10 @@ static __always_inline void call_done(const struct call *call, __s64 n)
 	c = conn_get(&key, call->library);
 	if (!c)
 		return;
-	/* A write that was repeated may leave less than it returns. */
-	if (call->cookie && !call->mixed && (call->dir == DIR_READ || call->moved >= (__u64)n))
+	linked = conn_linked(c, &key);
+	if (call_proves(call, c, linked, n))
 		conn_link(c, &key, call->sk, call->cookie, SOURCE_NESTED);
-	else if (c->cookie && !conn_linked(c, &key) && c->library != LIBRARY_OPENSSL)
+	else if (c->last && !linked && c->library != LIBRARY_OPENSSL)
 		conn_restart(c, &key); /* no session of these outlives its socket */
 	conn_link_late(c, &key);
 	s.total = n;
@@ -201,8 +220,8 @@ int bio_write(void *ctx)
 		return 0;
 	key = conn_key(call->conn);
 	c = conn_get(&key, call->library);
-	if (c)
-		on_wire(c, &key, c_arg(ctx, 1), len);
+	if (c && on_wire(c, &key, c_arg(ctx, 1), len))
+		call->flags |= CALL_RECORD;
 	return 0;
 }
 
@@ -257,7 +276,8 @@ static __always_inline void on_socket(struct sock *sk, __u64 moved, __u8 dir)
 	call = calls ? call_innermost(calls) : NULL;
 	if (call && call->dir == dir) {
 		call_note(call, (__u64)sk, bpf_get_socket_cookie(sk), moved);
-		return;
+		if (!(call->flags & CALL_RECORD))
+			return;
 	}
 	tgid = bpf_get_current_pid_tgid() >> 32;
 	why = bpf_map_lookup_elem(&watched, &tgid);

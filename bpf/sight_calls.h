@@ -26,7 +26,13 @@ struct call {
 	__u8 dir;
 	__u8 form;
 	__u8 library;
-	__u8 mixed; /* more than one socket was used */
+	__u8 flags;
+};
+
+enum {
+	CALL_MIXED = 1,   /* more than one socket was used */
+	CALL_RECORD = 2,  /* it wrote a record: who sends that is the socket */
+	CALL_CARRIED = 4, /* the socket is that of a connection below it */
 };
 
 #define MAX_CALLS 4
@@ -103,7 +109,7 @@ static __always_inline void call_push(struct calls *calls, const struct call *c,
 static __always_inline void call_note(struct call *c, __u64 sk, __u64 cookie, __u64 moved)
 {
 	if (c->cookie && c->cookie != cookie)
-		c->mixed = true;
+		c->flags |= CALL_MIXED;
 	c->sk = sk;
 	c->cookie = cookie;
 	c->moved += moved;
@@ -125,8 +131,10 @@ static __always_inline bool call_pop(struct calls *calls, struct call *out, __u6
 		*out = *c;
 		calls->depth = i;
 		/* TLS in TLS: what carries the inner one carries both. */
-		if (i > 0 && out->cookie && calls->at[i - 1].dir == dir)
+		if (i > 0 && out->cookie && calls->at[i - 1].dir == dir) {
 			call_note(&calls->at[i - 1], out->sk, out->cookie, out->moved);
+			calls->at[i - 1].flags |= CALL_CARRIED;
+		}
 		return true;
 	}
 	return false;

@@ -137,8 +137,10 @@ static __always_inline bool same_random(const __u8 *a, const __u8 *b)
 	return true;
 }
 
-/* A connection writes bytes of the wire, maybe to memory. */
-static __always_inline void on_wire(struct conn *c, const struct conn_key *key, __u64 at, __u32 len)
+/* A connection writes bytes of the wire, maybe to memory. Returns whether they
+ * are a record whose sender will be known.
+ */
+static __always_inline bool on_wire(struct conn *c, const struct conn_key *key, __u64 at, __u32 len)
 {
 	struct record_key rec = { .tgid = key->tgid };
 	struct record value = { .conn = *key, .process = c->process };
@@ -146,9 +148,9 @@ static __always_inline void on_wire(struct conn *c, const struct conn_key *key, 
 	const __u8 *random;
 
 	if (len < RECORD_PREFIX)
-		return;
+		return false;
 	if (bpf_probe_read_user(b, len < HELLO_PREFIX ? RECORD_PREFIX : HELLO_PREFIX, (void *)at))
-		return;
+		return false;
 	random = len < HELLO_PREFIX ? NULL : hello_random(b);
 	if (random && !(c->has_random && same_random(c->random, random))) {
 		/* Not so after a HelloRetryRequest, where the random stays, nor for
@@ -163,12 +165,13 @@ static __always_inline void on_wire(struct conn *c, const struct conn_key *key, 
 	if (!random && b[0] == TLS_HANDSHAKE && b[5] == TLS_SERVER_HELLO && !c->has_random)
 		c->server = true;
 	if (!random && (b[0] != TLS_DATA || b[1] != 3))
-		return;
+		return false;
 	if (conn_linked(c, key))
-		return;
+		return true;
 	__builtin_memcpy(rec.bytes, b, RECORD_PREFIX);
 	bpf_map_update_elem(&records, &rec, &value, BPF_ANY);
 	watch(key->tgid, WATCH_RECORDS);
+	return true;
 }
 
 /* A socket sent what stands at that address: is it a record of ours? */

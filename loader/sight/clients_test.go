@@ -100,6 +100,7 @@ func TestClients(t *testing.T) {
 		for script, args := range map[string]func(o *origin) []string{
 			"blocking.py": func(o *origin) []string { return numbers(o.port, 5, 10) },
 			"aio.py":      func(o *origin) []string { return numbers(o.port, 0, 50, 20) },
+			"callback.py": func(o *origin) []string { return numbers(o.port, 5, 10) },
 			"hop.py":      func(o *origin) []string { return numbers(o.port, 10, 20) },
 		} {
 			add(client{

@@ -30,7 +30,7 @@ type sightCalls struct {
 		Dir      uint8
 		Form     uint8
 		Library  uint8
-		Mixed    uint8
+		Flags    uint8
 	}
 }
 

@@ -116,6 +116,8 @@ func parseHost(s string) (policy.HostPattern, error) {
 		return policy.HostPattern{Any: true}, nil
 	case strings.Contains(s, "://"):
 		return none, fmt.Errorf("%q is a URL; write the host name alone", strict.Clip(s))
+	case strings.ContainsFunc(s, isControl):
+		return none, fmt.Errorf("%q has a control character; write the host name alone", strict.Clip(s))
 	case !isASCII(s):
 		return none, fmt.Errorf("%q is not ASCII; write the name as it is sent, with labels as in xn--bcher-kva", strict.Clip(s))
 	}

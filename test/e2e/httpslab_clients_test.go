@@ -21,7 +21,6 @@ type labClient struct {
 	noKeys  bool // does not write its keys, whatever it is told
 	noProbe bool // its TLS has no functions that a uprobe could find
 	noProxy bool // knows no proxy
-	abrupt  bool // may leave connections without a word
 	command func(t testing.TB, r labRun) []string
 }
 
@@ -43,7 +42,7 @@ var labClients = []labClient{
 	{name: "node-http2", http2: true, command: labNode("node_http2.mjs")},
 	{name: "go-h1", command: labGo("h1")},
 	{name: "go-h2", http2: true, command: labGo("h2")},
-	{name: "chromium", http2: true, shuffle: true, noProbe: true, abrupt: true, command: labScript("chromium.sh")},
+	{name: "chromium", http2: true, shuffle: true, noProbe: true, command: labScript("chromium.sh")},
 }
 
 // mustLabClient is the client of that name.

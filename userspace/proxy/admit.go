@@ -107,9 +107,7 @@ func (c *conn) enter() {
 		c.goAhead()
 		return
 	}
-	if named := c.l.p.cfg.Named; named != nil && c.first && c.via == nil {
-		named(c.flow.Dest, c.lanes[0].Label)
-	}
+	c.tellName(c.lanes)
 	switch out := c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, c.arrived); out.State {
 	case gate.Granted:
 		c.admitted = true
@@ -118,6 +116,13 @@ func (c *conn) enter() {
 		c.rq = rqHeld
 	case gate.Refused:
 		c.refuse(out)
+	}
+}
+
+// tellName tells which label the destination showed with its first request.
+func (c *conn) tellName(lanes []*policy.Lane) {
+	if named := c.l.p.cfg.Named; named != nil && c.requests == 0 && c.via == nil && len(lanes) > 0 {
+		named(c.flow.Dest, lanes[0].Label)
 	}
 }
 

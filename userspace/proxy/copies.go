@@ -293,7 +293,7 @@ func (s *copies) piece(b []byte, now time.Time, found *[]answer) (doubt policy.D
 		}
 		n, kind, plain, err := s.tls.Next(b)
 		if err != nil {
-			return policy.DoubtUndecided, true
+			return doubtOfTLS(err), true
 		}
 		if n == 0 {
 			break

@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"errors"
 	"time"
 
 	"github.com/egressd/egressd/policy"
@@ -46,6 +47,8 @@ type Keys interface {
 	Ready() bool
 	// Find gives the secrets of the session with this client random, or nil.
 	Find(random [32]byte) *tlsread.Secrets
+	// Forget gives them up: the connection keeps what it needs.
+	Forget(random [32]byte)
 	// Await calls ready once they are complete, unless it is cancelled before.
 	// It may call it before it returns.
 	Await(random [32]byte, ready func()) (cancel func())
@@ -186,6 +189,7 @@ func (c *conn) keysCame() {
 	}
 	c.paced = nil
 	c.l.timers.stop(&r.timer)
+	c.l.p.cfg.Keys.Forget(c.random)
 	r.client, r.server, r.waits = client, newCopies(c, r, server), false
 	c.setSight(policy.SightKeys)
 	if !c.catchUp() {
@@ -204,7 +208,7 @@ func (c *conn) catchUp() bool {
 	for rest := r.early; len(rest) > 0; {
 		n, kind, plain, err := r.client.Next(rest)
 		if err != nil || n == 0 {
-			c.goBlind(policy.DoubtUndecided)
+			c.goBlind(doubtOfTLS(err))
 			return false
 		}
 		rest = rest[n:]
@@ -237,6 +241,14 @@ func (c *conn) catchUp() bool {
 	}
 	r.open = false // the first part of a head that is not whole yet has left
 	return true
+}
+
+// doubtOfTLS is the doubt that an error of reading records stands for.
+func doubtOfTLS(err error) policy.Doubt {
+	if errors.Is(err, tlsread.ErrEarlyData) || errors.Is(err, tlsread.ErrUnsupported) {
+		return policy.DoubtUnsupported
+	}
+	return policy.DoubtUndecided
 }
 
 // goBlind ends the reading, and has the connection paced by flights.
@@ -416,7 +428,7 @@ func (c *conn) readClient() {
 		n, kind, plain, err := r.client.Next(fresh)
 		switch {
 		case err != nil:
-			c.goBlind(policy.DoubtUndecided)
+			c.goBlind(doubtOfTLS(err))
 			return
 		case n > 0:
 		case from.eof:

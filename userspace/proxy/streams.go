@@ -89,6 +89,7 @@ func (c *conn) newStream(ss *streams, req *heads.Request) (*stream, bool) {
 // spends only in those lanes that the connection did not.
 func (c *conn) enterStream(ss *streams, s *stream) gate.Outcome {
 	g, now := c.l.p.cfg.Gate, c.l.p.cfg.Now()
+	c.tellName(s.lanes)
 	c.requests++
 	lanes := s.lanes
 	if c.admitted {

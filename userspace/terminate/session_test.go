@@ -434,37 +434,41 @@ func TestOwnerCloses(t *testing.T) {
 	}
 }
 
+// fill writes to a descriptor until everything behind it is full, and returns
+// how much that was.
+func fill(fd int) (written int) {
+	piece := make([]byte, 64<<10)
+	for full := 0; full < 20; {
+		n, err := unix.Write(fd, piece)
+		if err != nil { // what is behind it may still move
+			full++
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		written, full = written+n, 0
+	}
+	return written
+}
+
 // TestOwnerClosesOnSlowPeer closes the caller's ends while the client does not
 // read yet: it gets everything all the same.
 func TestOwnerClosesOnSlowPeer(t *testing.T) {
-	const size = 8 << 20
-	closed := make(chan struct{})
+	sizes := make(chan int, 1)
 	p := connect(t, tls.VersionTLS13, func(r *relay, _ *Config) {
 		r.meet = func(res Result) {
-			defer close(closed)
-			client, err := fileConn(res.Client)
-			if err != nil {
-				r.tb.Error(err)
-				return
-			}
 			_ = unix.Close(res.Up)
-			if _, err := client.Write(make([]byte, size)); err != nil {
-				r.tb.Error(err)
-			}
-			_ = client.Close()
+			n := fill(res.Client)
+			_ = unix.Close(res.Client)
+			sizes <- n
 		}
 	})
-	if _, err := io.CopyN(io.Discard, p.client, size/2); err != nil {
-		t.Fatal(err)
-	}
-	// More than what sockets hold is on its way; reads pause for longer than
-	// writes take to look whether anyone is left behind them.
-	time.Sleep(2*watchEvery + watchEvery/2)
+	want := <-sizes
+	// Writes look whether anyone is left, and would give up at the third look.
+	time.Sleep(3*watchEvery + watchEvery/2)
 	got, err := io.Copy(io.Discard, p.client)
-	if err != nil || got != size/2 {
-		t.Errorf("got %d bytes, %v, want the other %d", got, err, size/2)
+	if err != nil || got != int64(want) {
+		t.Errorf("got %d bytes, %v, want %d", got, err, want)
 	}
-	<-closed
 }
 
 // TestDesertedPeer is that of a client which reads nothing, whose owner has
@@ -473,12 +477,7 @@ func TestDesertedPeer(t *testing.T) {
 	p := connect(t, tls.VersionTLS13, func(r *relay, _ *Config) {
 		r.meet = func(res Result) {
 			_ = unix.Close(res.Up)
-			for { // until both the client's socket and the pair are full
-				if _, err := unix.Write(res.Client, make([]byte, 64<<10)); err != nil {
-					break
-				}
-				time.Sleep(time.Millisecond)
-			}
+			fill(res.Client)
 			_ = unix.Close(res.Client)
 		}
 		r.stall = 10 * time.Millisecond

@@ -150,6 +150,13 @@ func (t *tlsSources) Find(random [32]byte) *tlsread.Secrets {
 	return nil
 }
 
+// Forget implements proxy.Keys.
+func (t *tlsSources) Forget(random [32]byte) {
+	if keys := t.keys.Load(); keys != nil {
+		keys.Store().Forget(random)
+	}
+}
+
 // Await implements proxy.Keys.
 func (t *tlsSources) Await(random [32]byte, ready func()) (cancel func()) {
 	if keys := t.keys.Load(); keys != nil {

@@ -60,7 +60,8 @@ type pipe struct {
 	named   bool      // it is in the folder
 	writers bool      // as far as is known
 	alone   time.Time // since when it has neither a name nor writers
-	full    time.Time // since when it is filled
+	full    time.Time // since when it has been filled, and nobody has read
+	pending int       // bytes at the last look
 }
 
 // Run keeps the pipes of the folder at path until they are gone, or nobody has
@@ -185,8 +186,10 @@ func (k *keeper) tend(p *pipe, now time.Time, daemon bool) {
 func (k *keeper) neglected(p *pipe, now time.Time) bool {
 	n, err := p.reader.Pending()
 	// Clients wait when every page has something in it. Where lines are long,
-	// half of the bytes are then in use.
-	since(&p.full, now, err == nil && n > p.reader.Size()/4)
+	// half of the bytes are then in use. What has become less is being read, if
+	// not as fast as it is written.
+	since(&p.full, now, err == nil && n > p.reader.Size()/4 && n >= p.pending)
+	p.pending = n
 	return lasts(p.full, now, stopped) || !p.named && n == 0
 }
 
