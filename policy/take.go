@@ -117,6 +117,20 @@ func (l *Lane) back(g *Grant, now ledger.Time) {
 // for it: that of a lane which only measures.
 func (l *Lane) Overrun() { l.InFlight.Add(1) }
 
+// Owe takes, for one request at now that goes anyway, what all limits of the
+// lane ask for, whether it is there or not: later requests wait for it. It
+// counts as under way until Release.
+func (l *Lane) Owe(now ledger.Time) (g Grant) {
+	x := l.limits.Load()
+	g.before = x.units() * uint64(max(0, l.InFlight.Load()))
+	l.InFlight.Add(1)
+	g.Grant = l.Cell.Owe(now, x.units())
+	if x != nil && x.window != nil {
+		x.window.Debit(x.units(), now)
+	}
+	return g
+}
+
 // Return gives back, at now, what a request took that never reached the wire,
 // as far as no limit is exceeded by it. Release is called all the same.
 func (l *Lane) Return(g Grant, now ledger.Time) {

@@ -146,6 +146,20 @@ func (c *Cell) Correct(g Grant, cost uint64, now Time) {
 	}
 }
 
+// Owe takes cost units at now whether they are there or not: of what goes
+// anyway. What is missing is a debt, which later units wait for. It ends no
+// cooldown and is no probe.
+func (c *Cell) Owe(now Time, cost uint64) (g Grant) {
+	g.Epoch, g.Cost = c.Epoch.Load(), cost
+	g.Span = cost * c.Interval.Load()
+	swap(&c.TAT, func(tat uint64) uint64 {
+		g.TAT = max(tat, uint64(now)) + g.Span
+		return g.TAT
+	})
+	g.Seq = c.Granted.Add(cost)
+	return g
+}
+
 // ClearCooldown opens the lane at now, by the hand of the operator: no
 // cooldown, no probe. The bucket holds one unit, not a burst, and a slow-down
 // stays until successes undo it.

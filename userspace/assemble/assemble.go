@@ -118,6 +118,10 @@ func (a *Assembler) Close(pid uint32, id uint64) {
 // Take takes the next piece of a connection.
 func (a *Assembler) Take(p *Piece) {
 	c := a.conn(p)
+	if begun := p.Write && c.client.begun || !p.Write && c.server.begun; begun && p.Seq == 0 && p.Offset == 0 {
+		a.Close(p.PID, p.Conn) // it is another connection, at the same place
+		c = a.conn(p)
+	}
 	d, late := &c.server, func() reader { return heads.NewLateServer() }
 	if p.Write {
 		d, late = &c.client, func() reader { return heads.NewLateClient() }

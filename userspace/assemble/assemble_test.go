@@ -263,6 +263,30 @@ func TestLate(t *testing.T) {
 	}
 }
 
+// Where a connection took the place of another whose end was not noticed, nothing
+// of that is left.
+func TestReplaced(t *testing.T) {
+	var got []*Answer
+	a := New(func(x *Answer) { got = append(got, x) })
+	var seq, off [2]uint64
+	say := func(write bool, text string) {
+		way := 0
+		if write {
+			way = 1
+		}
+		a.Take(&Piece{Conn: 1, Write: write, Seq: seq[way], Offset: off[way], Total: len(text), Data: []byte(text)})
+		seq[way]++
+		off[way] += uint64(len(text))
+	}
+	say(true, "GET /lost HTTP/1.1\r\nHost: a\r\n\r\n")
+	seq, off = [2]uint64{}, [2]uint64{}
+	say(true, "GET /new HTTP/1.1\r\nHost: a\r\n\r\n")
+	say(false, "HTTP/1.1 429 No\r\nContent-Length: 0\r\n\r\n")
+	if len(got) != 1 || got[0].Path != "/new" || got[0].Status != 429 {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // Connections are forgotten, by their end or for want of room.
 func TestBounds(t *testing.T) {
 	a := New(func(*Answer) {})

@@ -68,6 +68,7 @@ type reading struct {
 	greeting []byte         // what the server sent
 	expected bool           // the process logs its keys
 	waits    bool           // a request waits for them
+	due      bool           // a flight has begun and did not go yet
 	ready    bool           // they are there
 	late     bool           // they are no longer waited for
 
@@ -387,16 +388,21 @@ func (c *conn) passWithoutKeys() {
 			c.goBlind(policy.DoubtUndecided)
 			return
 		}
-		if _, flight := f.Client(fresh[:n]); flight {
+		flight := r.due
+		if !flight {
+			_, flight = f.Client(fresh[:n])
+		}
+		if flight {
 			switch first := f.Count() == 0; {
 			case first && r.expected && !r.late:
-				r.waits = true
+				r.waits, r.due = true, true
 				c.l.timers.start(&r.timer, c.l.now.Add(keyTime))
 				return
 			case first && !r.late:
 				r.late = true
 				c.l.timers.start(&r.timer, c.l.now.Add(lateTime))
 			}
+			r.due = false
 			if c.paced != nil && (c.unpaid || f.Count() > 0) {
 				if c.enterFlight(); c.closed || c.reading == nil || c.paced.held {
 					return
@@ -499,6 +505,11 @@ func (c *conn) readRecord() bool {
 			if !ok || len(r.streams.open) >= maxStreams {
 				c.goBlind(policy.DoubtHTTP)
 				return false
+			}
+			if r.begun > 1 {
+				c.sendAlong(&r.streams, s)
+				c.expect(s)
+				continue
 			}
 			if r.server.behind() {
 				r.asked = s

@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/userspace/keylog"
+	"github.com/egressd/egressd/userspace/mono"
 )
 
 // logged is a source of keys, as processes of a test write them.
@@ -641,5 +643,70 @@ func TestReadPlaces(t *testing.T) {
 	}
 	if most > 3 {
 		t.Errorf("%d requests under way at once, of 3", most)
+	}
+}
+
+// Requests that share a record leave together and are each counted: later ones
+// wait for what the lane did not have. A lane that probes is no reason to wait for
+// each other.
+func TestReadTogether(t *testing.T) {
+	for _, probing := range []bool{false, true} {
+		t.Run(fmt.Sprint("probing ", probing), func(t *testing.T) {
+			s := newSecret(t, false, "answer")
+			k := newLogged(t)
+			rule := budget("origin.test", perSecond(5))
+			rule.Concurrency = 1
+			b := observing(t, k, rule)
+			c := tls.Client(b.connect(s.dest()), &tls.Config{ServerName: "origin.test", InsecureSkipVerify: true, KeyLogWriter: k.w})
+			ask := "GET / HTTP/1.1\r\nHost: origin.test\r\n\r\n"
+			in := bufio.NewReader(c)
+			answers := func(n int) {
+				t.Helper()
+				for range n {
+					resp, err := http.ReadResponse(in, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_, _ = io.Copy(io.Discard, resp.Body)
+				}
+			}
+			mustWrite(t, c, ask)
+			answers(1)
+			lane := laneOf(t, b, "test")
+			if probing {
+				lane.Cell.Penalize(mono.Now(), lane.Cell.Epoch.Load(), mono.Now().Add(100*time.Millisecond), 1, time.Second)
+			}
+			mustWrite(t, c, ask+ask+ask+ask)
+			answers(4)
+			if got := lane.Cell.Granted.Load(); got != 5 {
+				t.Errorf("%d units for 5 requests", got)
+			}
+			if got := b.Insight().Counts().Shared; got != 3 {
+				t.Errorf("%d counted as having shared a record, want 3", got)
+			}
+			begun := time.Now()
+			mustWrite(t, c, ask)
+			answers(1)
+			if d := time.Since(begun); d < 400*time.Millisecond {
+				t.Errorf("the next went after %v, with three units owed at 5/s", d)
+			}
+		})
+	}
+}
+
+// A process that was expected to log its keys and does not has each of its
+// flights paced, the first included.
+func TestKeysPromised(t *testing.T) {
+	s := newSecret(t, false, "answer")
+	k := newLogged(t)
+	b := observing(t, k, budget("origin.test", plenty))
+	for range 3 {
+		client := tlsClient(b, s.dest(), false, nil)
+		for range 2 {
+			get(t, client, "https://origin.test/")
+		}
+	}
+	if got := laneOf(t, b, "test").Cell.Granted.Load(); got != 6 {
+		t.Errorf("%d units for 6 requests on 3 connections", got)
 	}
 }

@@ -121,6 +121,18 @@ func (c *conn) enterStream(ss *streams, s *stream) gate.Outcome {
 	return out
 }
 
+// sendAlong lets a stream go together with the one before it, which it cannot be
+// parted from.
+func (c *conn) sendAlong(ss *streams, s *stream) {
+	c.requests++
+	c.countStream(s)
+	if len(s.lanes) > 0 {
+		c.l.p.cfg.Gate.Along(&s.own, s.lanes, c.l.p.cfg.Now())
+		s.admitted = true
+	}
+	c.streamGoes(ss, s)
+}
+
 // countStream begins to count what passes for a stream.
 func (c *conn) countStream(s *stream) {
 	if c.x.open && c.x.known {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -463,8 +464,8 @@ func TestOwnerClosesOnSlowPeer(t *testing.T) {
 		}
 	})
 	want := <-sizes
-	// Writes look whether anyone is left, and would give up at the third look.
-	time.Sleep(3*watchEvery + watchEvery/2)
+	// Longer than a write takes to look whether anyone is left.
+	time.Sleep(watchEvery + watchEvery/4)
 	got, err := io.Copy(io.Discard, p.client)
 	if err != nil || got != int64(want) {
 		t.Errorf("got %d bytes, %v, want %d", got, err, want)
@@ -483,6 +484,57 @@ func TestDesertedPeer(t *testing.T) {
 		r.stall = 10 * time.Millisecond
 	})
 	waitRunning(t, p.relay, 0)
+}
+
+// slowConn takes nothing until it was asked some times.
+type slowConn struct {
+	net.Conn
+	looks int
+	took  []byte
+}
+
+func (c *slowConn) SetWriteDeadline(time.Time) error { return nil }
+
+func (c *slowConn) Write(b []byte) (int, error) {
+	if c.looks--; c.looks >= 0 {
+		return 0, os.ErrDeadlineExceeded
+	}
+	c.took = append(c.took, b...)
+	return len(b), nil
+}
+
+func TestSlowWrite(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		owner bool // is still there
+		stall time.Duration
+		looks int
+		want  error
+	}{
+		{"at once", true, time.Hour, 0, nil},
+		{"slow", true, 0, 9, nil},
+		{"slow, deserted", false, time.Hour, 9, nil},
+		{"nothing, deserted for too long", false, 0, 9, errGone},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l, fd, err := newPair()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			if test.owner {
+				defer unix.Close(fd)
+			} else {
+				_ = unix.Close(fd)
+			}
+			c := &slowConn{looks: test.looks}
+			s := &stream{Conn: c, local: l, stall: test.stall}
+			n, err := s.Write([]byte("hello"))
+			if !errors.Is(err, test.want) || err == nil && (n != 5 || string(c.took) != "hello") {
+				t.Errorf("got %d, %v, %q, want %v", n, err, c.took, test.want)
+			}
+		})
+	}
 }
 
 // TestOptionsStay proves that a socket is handed over as it was.

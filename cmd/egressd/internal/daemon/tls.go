@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -97,11 +96,16 @@ func (t *tlsSources) openAuthority(p *policy.Policy) error {
 		return nil // another authority takes a restart: clients hold leaves of this one
 	}
 	ca, err := terminate.OpenAuthority(p.TLS.CADir, nil)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, terminate.ErrNoAuthority) {
 		return fmt.Errorf("no certificate authority in %s: make one with egressd ca init", p.TLS.CADir)
 	}
 	if err != nil {
 		return err
+	}
+	// uTLS would write the keys of every connection there. Commands have their
+	// environment already.
+	if err := os.Unsetenv("SSLKEYLOGFILE"); err != nil {
+		return fmt.Errorf("leave the key log alone: %w", err)
 	}
 	cfg := terminate.Config{CA: ca, Logger: t.log}
 	if p.TLS.Roots != "" {
