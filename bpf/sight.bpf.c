@@ -71,6 +71,7 @@ static __always_inline void call_done(const struct call *call, __s64 n)
 		conn_restart(c, &key); /* no session of these outlives its socket */
 	conn_link_late(c, &key);
 	s.total = n;
+	s.began = call->began;
 	s.offset = c->offset[s.dir & 1];
 	c->offset[s.dir & 1] += n;
 	choose(c, &s);
@@ -88,6 +89,7 @@ int enter(void *ctx)
 		.buf = c_arg(ctx, 1),
 		.sp = stack_pointer(ctx),
 		.want = c_arg(ctx, 2),
+		.began = bpf_ktime_get_ns(),
 		.dir = func & FUNC_DIR,
 		.form = func & FUNC_LONG ? FORM_LONG : FORM_INT,
 		.library = func >> FUNC_LIBRARY,
@@ -153,6 +155,7 @@ int go_enter(void *ctx)
 		.conn = go_arg(ctx, 0),
 		.buf = go_arg(ctx, 1),
 		.want = go_arg(ctx, 2),
+		.began = bpf_ktime_get_ns(),
 		.dir = func & FUNC_DIR,
 		.form = FORM_LONG,
 		.library = func >> FUNC_LIBRARY,

@@ -19,6 +19,7 @@ struct call {
 	__u64 buf;
 	__u64 length_at; /* of FORM_EX */
 	__u64 sp;        /* at the first instruction */
+	__u64 began;     /* ns */
 	__u64 cookie;    /* of the socket that was used meanwhile, 0 = none */
 	__u64 sk;        /* that socket's struct sock */
 	__u64 moved;     /* bytes of that socket */

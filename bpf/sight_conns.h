@@ -104,14 +104,6 @@ static __always_inline void conn_clear(struct conn *c, __u64 process, __u8 libra
 	c->fd = -1;
 }
 
-/* The connection at ptr, if it is known. */
-static __always_inline struct conn *conn_find(const struct conn_key *key)
-{
-	struct conn *c = bpf_map_lookup_elem(&conns, key);
-
-	return c && c->process == process_id() ? c : NULL;
-}
-
 /* The connection at ptr, which may be new, or NULL if there is no room. */
 static __always_inline struct conn *conn_get(const struct conn_key *key, __u8 library)
 {

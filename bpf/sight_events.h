@@ -11,6 +11,7 @@ enum kind {
 
 struct event {
 	__u64 time; /* CLOCK_MONOTONIC ns */
+	__u64 began; /* of a call, as time */
 	__u64 conn;
 	__u64 cookie;
 	__u64 seq;
@@ -95,6 +96,7 @@ static __always_inline void tell_close(const struct conn_key *key, struct conn *
 /* What of a call is shown. */
 struct shown {
 	__u64 at; /* in the process */
+	__u64 began;
 	__u64 offset;
 	__u32 total;
 	__u32 len;
@@ -119,6 +121,7 @@ static __always_inline void tell_sized(const struct conn_key *key, const struct 
 		len = size;
 	event_fill(e, key, c, KIND_DATA);
 	e->dir = s->dir;
+	e->began = s->began;
 	e->seq = c->seq[s->dir & 1];
 	e->offset = s->offset;
 	e->total = s->total;

@@ -154,12 +154,12 @@ func TestClients(t *testing.T) {
 		flags []string
 	}{{"plain", nil}, {"stripped", []string{"-ldflags=-s -w"}}, {"pie", []string{"-buildmode=pie"}}} {
 		program := buildGo(t, build.flags...)
-		for _, version := range []string{"h1", "h2"} {
+		for mode, n := range map[string][2]int{"h1": {20, 20}, "h2": {20, 20}, "raw": {2, 400}} {
 			add(client{
-				name:  "go " + build.name + " " + version,
+				name:  "go " + build.name + " " + mode,
 				probe: func(testing.TB) []string { return []string{program} },
 				run: func(o *origin) []string {
-					return append([]string{program, version}, numbers(o.port, 20, 20)...)
+					return append([]string{program, mode}, numbers(o.port, n[0], n[1])...)
 				},
 			})
 		}

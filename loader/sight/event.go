@@ -80,6 +80,10 @@ type Event struct {
 	Library Library
 	// Time is CLOCK_MONOTONIC in nanoseconds at the end of the call.
 	Time uint64
+	// Began is when the call began, on the same clock; 0 of other kinds than
+	// Data. Calls are told when they end: what another thread did meanwhile may
+	// come before.
+	Began uint64
 	// PID and TID are in the initial pid namespace.
 	PID, TID uint32
 	// Conn is the SSL*, the GnuTLS session or the *tls.Conn; with the PID it

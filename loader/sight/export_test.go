@@ -4,10 +4,10 @@ package sight
 
 import "github.com/cilium/ebpf"
 
-// OpenAs opens as a kernel would that has less: no uprobe_multi, or only some
-// of the pairs of SocketHooks.
-func OpenAs(cfg Config, multi bool, pairs ...int) (*Sight, error) {
-	m := machine{multi: multi}
+// OpenAs opens as a kernel would that has less: no uprobe_multi, no sign of
+// closing sockets, or only some of the pairs of socketHooks.
+func OpenAs(cfg Config, multi, closing bool, pairs ...int) (*Sight, error) {
+	m := machine{multi: multi, closing: closing}
 	for _, i := range pairs {
 		m.sockets = append(m.sockets, socketHooks[i])
 	}

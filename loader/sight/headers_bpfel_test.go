@@ -23,6 +23,7 @@ type headersCalls struct {
 		Buf      uint64
 		LengthAt uint64
 		Sp       uint64
+		Began    uint64
 		Cookie   uint64
 		Sk       uint64
 		Moved    uint64

@@ -100,11 +100,23 @@ func TestConnectionsOlderThanProbes(t *testing.T) {
 			if m.randoms.right != 0 {
 				t.Errorf("client randoms of hellos that nobody saw: %+v", m.randoms)
 			}
-			if m.sources[source] != m.requests.right+m.responses.right {
-				t.Errorf("proofs: got %v, want all by %s", m.sources, source)
+			// A blocking client's first request is proved by its record, too.
+			if n := m.sources[sight.SourceNone] + m.sources[sight.SourceRecord] + m.sources[source]; n < 8*connections || m.sources[source] < 7*connections {
+				t.Errorf("proofs: got %v, want most by %s", m.sources, source)
 			}
 		})
 	}
+}
+
+// TestCallbackOfOlderConnection: a callback of the first call that is seen uses
+// another socket, which is then no proof.
+func TestCallbackOfOlderConnection(t *testing.T) {
+	o, r := newOrigin(t), newRig(t)
+	p, _ := r.startPaused(nil, python, "testdata/callback.py", strconv.Itoa(o.port), "1", "10", "late")
+	before := o.answers()
+	r.probe(sslOfPython(t, python)...)
+	p.goOn()
+	judge(t, o, r.settle()).mustBeButFirst(t, o.answers()-before, 1)
 }
 
 // TestHTTP2OlderThanProbes: whose preface nobody saw is known by its frames.
@@ -137,6 +149,26 @@ func TestHTTP2OlderThanProbes(t *testing.T) {
 	// The read that waited when the probes came is not seen.
 	if want := o.answers() - before; heads[sight.Read] < want-5 || heads[sight.Read] > want || heads[sight.Write] != want {
 		t.Errorf("HEADERS: got %v, want %d each way, or 5 less read", heads, want)
+	}
+}
+
+// TestReusedPointers: where SSL_free is not seen, a ClientHello ends what was
+// before at the same place.
+func TestReusedPointers(t *testing.T) {
+	o, r := newOrigin(t), newRig(t)
+	for _, file := range sslOfPython(t, python) {
+		for _, target := range target(t, file) {
+			target.Probes = slices.DeleteFunc(target.Probes, func(p sight.Probe) bool { return p.Symbol == "SSL_free" })
+			if _, err := r.Attach(target); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r.run([]int{0}, python, "testdata/blocking.py", strconv.Itoa(o.port), "50", "1")
+	events := r.settle()
+	judge(t, o, events).mustBe(t, o.answers())
+	if !slices.ContainsFunc(events, func(ev sight.Event) bool { return ev.Kind == sight.Close }) {
+		t.Error("no pointer came again, so nothing was tested")
 	}
 }
 
@@ -451,18 +483,22 @@ func TestLesserKernels(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		multi   bool
+		closing bool
 		pairs   []int
 		nested  bool
 		records bool
 	}{
-		{"perf events", false, []int{0}, true, true},
-		{"sockets without lengths", true, []int{1}, true, true},
-		{"no sockets", true, nil, false, false},
+		{"perf events", false, true, []int{0}, true, true},
+		{"sockets without lengths", true, true, []int{1}, true, true},
+		{"no closing", true, false, []int{0}, true, true},
+		{"no sockets", true, true, nil, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newOrigin(t)
-			r := newRigAs(t, func(cfg sight.Config) (*sight.Sight, error) { return sight.OpenAs(cfg, tt.multi, tt.pairs...) })
-			if got := r.Support(); got.Multi != tt.multi || (got.Sockets != "") != (tt.pairs != nil) {
+			r := newRigAs(t, func(cfg sight.Config) (*sight.Sight, error) {
+				return sight.OpenAs(cfg, tt.multi, tt.closing, tt.pairs...)
+			})
+			if got := r.Support(); got.Multi != tt.multi || got.Closing != tt.closing || (got.Sockets != "") != (tt.pairs != nil) {
 				t.Fatalf("support: got %+v", got)
 			}
 			program := buildGo(t)
@@ -479,6 +515,8 @@ func TestLesserKernels(t *testing.T) {
 				{[]string{python, "testdata/aio.py", port, plain, "90", "3"}, []int{0}, sight.SourceRecord},
 				{[]string{python, "testdata/blocking.py", port, "5", "5"}, []int{0}, sight.SourceFD},
 				{[]string{program, "h1", port, "10", "10"}, []int{0}, sight.SourceNested},
+				// Its garbage collector gives pointers again.
+				{[]string{"/usr/bin/env", "GOGC=1", program, "h1", port, "200", "1"}, []int{0}, sight.SourceNested},
 			} {
 				before, answers := len(r.settle()), o.answers()
 				r.run(run.codes, run.args[0], run.args[1:]...)

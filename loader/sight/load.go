@@ -71,11 +71,14 @@ func (s *Sight) load(ringBytes uint32, m machine) error {
 	if s.support.Sockets == "" {
 		s.log.Warn("no tracepoint tells the sockets of TLS connections: only the client random and SSL_set_fd do")
 	}
+	if !m.closing {
+		return nil
+	}
 	if err := s.hook(spec, sightProgTcpDestroySock); err != nil {
 		s.log.Debug("tracepoint of closing sockets", "err", err)
-	} else {
-		s.support.Closing = true
+		return nil
 	}
+	s.support.Closing = true
 	return nil
 }
 

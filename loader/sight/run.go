@@ -90,6 +90,7 @@ func decode(raw []byte) (ev Event, ok bool) {
 		HTTP2:        e.Http2 != 0,
 		Library:      Library(e.Library),
 		Time:         e.Time,
+		Began:        e.Began,
 		PID:          e.Pid,
 		TID:          e.Tid,
 		Conn:         e.Conn,

@@ -58,14 +58,16 @@ func (s *stream) fill(end int) {
 	s.buf.Write(make([]byte, max(0, end-s.buf.Len())))
 }
 
-// judge checks events against what the origin knows. Every gap in the
-// numbering is an error.
+// judge checks events against what the origin knows. A gap in the numbering is
+// an error, and so is a pointer that serves two connections without an end of
+// the first.
 func judge(t testing.TB, o *origin, events []sight.Event) marks {
 	t.Helper()
 	var m marks
 	randoms := o.randoms()
 	streams := make(map[connDir]*stream)
 	next := make(map[connDir]uint64)
+	cookies := make(map[connDir]uint64) // with the direction left out
 	finish := func(key connDir) {
 		if s := streams[key]; s != nil {
 			s.judge(t, o, key.dir, &m)
@@ -79,9 +81,22 @@ func judge(t testing.TB, o *origin, events []sight.Event) marks {
 		case sight.Close:
 			finish(connDir{ev.PID, ev.Conn, sight.Read})
 			finish(connDir{ev.PID, ev.Conn, sight.Write})
+			delete(cookies, connDir{ev.PID, ev.Conn, 0})
 			continue
 		case sight.Hello:
+			for _, dir := range []sight.Dir{sight.Read, sight.Write} {
+				if next[connDir{ev.PID, ev.Conn, dir}] != 0 {
+					t.Errorf("pid %d conn %#x begins anew without an end", ev.PID, ev.Conn)
+				}
+			}
 			continue
+		}
+		whole := connDir{ev.PID, ev.Conn, 0}
+		if before := cookies[whole]; ev.Cookie != 0 && before != 0 && before != ev.Cookie {
+			t.Errorf("pid %d conn %#x went from socket %d to %d without an end", ev.PID, ev.Conn, before, ev.Cookie)
+		}
+		if ev.Cookie != 0 {
+			cookies[whole] = ev.Cookie
 		}
 		if ev.Seq != next[key] {
 			t.Errorf("pid %d conn %#x dir %d: event %d after %d", ev.PID, ev.Conn, ev.Dir, ev.Seq, next[key])

@@ -81,13 +81,18 @@ func (o *objects) close() error {
 // Open loads the programs and finds out what the kernel lets them see. No
 // process is looked at before Attach. The caller must Close the result.
 func Open(cfg Config) (*Sight, error) {
-	return open(cfg, machine{multi: features.HaveBPFLinkUprobeMulti() == nil, sockets: socketHooks})
+	return open(cfg, machine{
+		multi:   features.HaveBPFLinkUprobeMulti() == nil,
+		sockets: socketHooks,
+		closing: true,
+	})
 }
 
 // machine is what of the kernel to try.
 type machine struct {
 	multi   bool
 	sockets []socketHook
+	closing bool
 }
 
 func open(cfg Config, m machine) (_ *Sight, err error) {

@@ -23,6 +23,7 @@ type sightCalls struct {
 		Buf      uint64
 		LengthAt uint64
 		Sp       uint64
+		Began    uint64
 		Cookie   uint64
 		Sk       uint64
 		Moved    uint64
@@ -82,6 +83,7 @@ type sightControl struct {
 type sightEvent struct {
 	_            structs.HostLayout
 	Time         uint64
+	Began        uint64
 	Conn         uint64
 	Cookie       uint64
 	Seq          uint64

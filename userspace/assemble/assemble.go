@@ -12,6 +12,7 @@ package assemble
 
 import (
 	"strings"
+	"time"
 
 	"github.com/egressd/egressd/userspace/heads"
 )
@@ -27,6 +28,10 @@ type Piece struct {
 	HasRandom bool
 	Cookie    uint64
 	Source    string
+
+	// When the call began and ended, on any clock that all pieces share. Pieces
+	// come in the order of ends, as nearly as can be.
+	Began, Ended uint64
 
 	Seq    uint64 // counts the pieces of this direction from 0
 	Offset uint64 // bytes that were moved before, shown or not
@@ -54,6 +59,9 @@ const (
 	maxConns = 16384
 	// maxOpen is how many requests of a connection wait for their answers.
 	maxOpen = 1024
+	// earlyTime is how long an answer waits for its request. A call that writes is
+	// shown when it returns, which may be after another thread has read the answer.
+	earlyTime = 50 * time.Millisecond
 	// maxValue is the length of the values that are passed on.
 	maxValue = 512
 )
@@ -62,6 +70,7 @@ const (
 type Assembler struct {
 	emit  func(*Answer)
 	conns map[key]*conn
+	early map[*conn]struct{} // with an answer that waits
 	// The connections by when they last said something.
 	newest, oldest *conn
 	// Resyncs counts how often a direction could not be followed.
@@ -77,6 +86,9 @@ type conn struct {
 	key            key
 	client, server direction
 	one            []request          // HTTP/1: those without an answer
+	early          *Answer            // HTTP/1: to a request that was not shown yet, …
+	at             uint64             // … read at, by the clock of pieces, …
+	since          time.Time          // … and since when it waits
 	many           map[uint32]request // HTTP/2
 	newer, older   *conn
 	known          Piece // how it is known; without data
@@ -101,7 +113,7 @@ type reader interface {
 
 // New makes an Assembler that calls emit for every answer, which is then emit's.
 func New(emit func(*Answer)) *Assembler {
-	return &Assembler{emit: emit, conns: map[key]*conn{}}
+	return &Assembler{emit: emit, conns: map[key]*conn{}, early: map[*conn]struct{}{}}
 }
 
 // Len is the number of connections that are followed.
@@ -110,6 +122,7 @@ func (a *Assembler) Len() int { return len(a.conns) }
 // Close forgets a connection.
 func (a *Assembler) Close(pid uint32, id uint64) {
 	if c := a.conns[key{pid, id}]; c != nil {
+		a.giveUp(c)
 		a.unlink(c)
 		delete(a.conns, c.key)
 	}
@@ -117,6 +130,9 @@ func (a *Assembler) Close(pid uint32, id uint64) {
 
 // Take takes the next piece of a connection.
 func (a *Assembler) Take(p *Piece) {
+	if len(a.early) > 0 {
+		a.overdue(time.Now())
+	}
 	c := a.conn(p)
 	if begun := p.Write && c.client.begun || !p.Write && c.server.begun; begun && p.Seq == 0 && p.Offset == 0 {
 		a.Close(p.PID, p.Conn) // it is another connection, at the same place
@@ -191,7 +207,7 @@ func (a *Assembler) read(c *conn, r reader, p *Piece) bool {
 		b = b[n:]
 		switch ev.Kind {
 		case heads.RequestHead:
-			c.asked(ev.Request)
+			a.asked(c, ev.Request, p.Began)
 		case heads.ResponseHead:
 			if !ev.Response.Interim {
 				a.answered(c, ev.Response)
@@ -210,10 +226,20 @@ func (a *Assembler) read(c *conn, r reader, p *Piece) bool {
 	return true
 }
 
-// asked notes a request.
-func (c *conn) asked(r *heads.Request) {
+// asked notes a request, whose call began then.
+func (a *Assembler) asked(c *conn, r *heads.Request, began uint64) {
 	q := request{r.Method, r.Host, r.Path}
 	if r.Stream == 0 {
+		if x := c.early; x != nil {
+			// What was sent after the answer was read is another request.
+			its := began < c.at
+			if its {
+				x.Method, x.Host, x.Path = q.method, q.host, q.path
+			}
+			if a.giveUp(c); its {
+				return
+			}
+		}
 		if s, ok := c.server.reader.(*heads.Server); ok {
 			s.Expect(r.Kind)
 		} else if c.server.reader == nil {
@@ -237,8 +263,9 @@ func (c *conn) asked(r *heads.Request) {
 // answered emits an answer.
 func (a *Assembler) answered(c *conn, r *heads.Response) {
 	var q request
+	known := true
 	if r.Stream == 0 {
-		if len(c.one) > 0 {
+		if known = len(c.one) > 0; known {
 			q, c.one = c.one[0], c.one[1:]
 		}
 	} else {
@@ -256,7 +283,31 @@ func (a *Assembler) answered(c *conn, r *heads.Response) {
 		}
 		return true
 	})
-	a.emit(out)
+	if known {
+		a.emit(out)
+		return
+	}
+	a.giveUp(c)
+	c.early, c.at, c.since = out, k.Ended, time.Now()
+	a.early[c] = struct{}{}
+}
+
+// giveUp emits the answer that waits for its request, as it is.
+func (a *Assembler) giveUp(c *conn) {
+	if x := c.early; x != nil {
+		c.early = nil
+		delete(a.early, c)
+		a.emit(x)
+	}
+}
+
+// overdue gives up answers whose requests will not be shown any more.
+func (a *Assembler) overdue(now time.Time) {
+	for c := range a.early {
+		if now.Sub(c.since) > earlyTime {
+			a.giveUp(c)
+		}
+	}
 }
 
 // conn is the connection of a piece, now the one that said something last.

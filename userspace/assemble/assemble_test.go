@@ -30,6 +30,7 @@ type tap struct {
 	id       uint64
 	most     int
 	seq, off [2]uint64
+	clock    *uint64
 }
 
 func (c *tap) piece(write bool, b []byte) {
@@ -43,7 +44,8 @@ func (c *tap) piece(write bool, b []byte) {
 	if len(data) > c.most && !bytes.HasPrefix(b, []byte("PRI ")) {
 		data = data[:c.most]
 	}
-	c.show(&Piece{PID: 7, Conn: c.id, Write: write, Cookie: 100 + c.id, Source: "nested", Seq: c.seq[way], Offset: c.off[way], Total: len(b), Data: bytes.Clone(data)})
+	*c.clock++
+	c.show(&Piece{Began: *c.clock, Ended: *c.clock, PID: 7, Conn: c.id, Write: write, Cookie: 100 + c.id, Source: "nested", Seq: c.seq[way], Offset: c.off[way], Total: len(b), Data: bytes.Clone(data)})
 	c.seq[way]++
 	c.off[way] += uint64(len(b))
 }
@@ -72,6 +74,7 @@ type lab struct {
 	spoil   func(*Piece) bool // false drops a piece
 	conns   uint64
 	dropped int
+	clock   uint64
 }
 
 func newLab(t *testing.T, h2 bool, most int) *lab {
@@ -99,7 +102,7 @@ func newLab(t *testing.T, h2 bool, most int) *lab {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.conns++
-		return &tap{Conn: c, mu: &l.mu, id: l.conns, most: most, show: func(p *Piece) {
+		return &tap{clock: &l.clock, Conn: c, mu: &l.mu, id: l.conns, most: most, show: func(p *Piece) {
 			if l.spoil(p) {
 				l.Take(p)
 			} else {
@@ -284,6 +287,56 @@ func TestReplaced(t *testing.T) {
 	say(false, "HTTP/1.1 429 No\r\nContent-Length: 0\r\n\r\n")
 	if len(got) != 1 || got[0].Path != "/new" || got[0].Status != 429 {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// An answer that is shown before its request is given it all the same, if that
+// was sent before the answer was read; the next ones get theirs.
+func TestEarly(t *testing.T) {
+	var got []*Answer
+	a := New(func(x *Answer) { got = append(got, x) })
+	var seq, off [2]uint64
+	say := func(write bool, began, ended uint64, text string) {
+		way := 0
+		if write {
+			way = 1
+		}
+		a.Take(&Piece{Conn: 1, Write: write, Began: began, Ended: ended, Seq: seq[way], Offset: off[way], Total: len(text), Data: []byte(text)})
+		seq[way]++
+		off[way] += uint64(len(text))
+	}
+	ask := func(began, ended uint64, path string) {
+		say(true, began, ended, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n")
+	}
+	answer := func(at uint64, status string) {
+		say(false, at, at, "HTTP/1.1 "+status+" X\r\nContent-Length: 0\r\n\r\n")
+	}
+	answer(20, "201") // the call that sent the request returns late
+	ask(10, 21, "/1")
+	ask(30, 31, "/2")
+	answer(40, "202")
+	answer(60, "203")
+	ask(50, 61, "/3")
+	answer(70, "204") // to what is never shown
+	ask(80, 81, "/5")
+	answer(90, "205")
+	answer(100, "206")
+	a.Close(0, 1)
+	want := []string{"201/1", "202/2", "203/3", "204", "205/5", "206"}
+	for i, x := range got {
+		if i >= len(want) || want[i] != strconv.Itoa(x.Status)+x.Path {
+			t.Errorf("answer %d: %d %q", i, x.Status, x.Path)
+		}
+	}
+	if len(got) != len(want) || len(a.early) != 0 {
+		t.Errorf("%d answers, want %d; %d wait", len(got), len(want), len(a.early))
+	}
+	seq, off = [2]uint64{}, [2]uint64{}
+	answer(110, "207")
+	time.Sleep(2 * earlyTime)
+	a.Take(&Piece{Conn: 2, Write: true, Total: 1, Data: []byte("G")})
+	if len(got) != len(want)+1 || len(a.early) != 0 {
+		t.Errorf("an answer whose request is never shown waits: %d emitted", len(got))
 	}
 }
 

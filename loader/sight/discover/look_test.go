@@ -53,6 +53,7 @@ func TestLook(t *testing.T) {
 		{"Go", g.start(goPlain), Go, goPlain, true, "can be probed"},
 		{"Go, stripped", g.start(goStripped), Go, goStripped, true, "can be probed"},
 		{"OpenSSL inside, stripped", g.start(static), HiddenOpenSSL, static, false, "symbols are stripped"},
+		{"OpenSSL inside and GnuTLS", g.start(mustFind(t, "env"), "LD_PRELOAD="+mustFind(t, "libgnutls.so.30"), static), HiddenOpenSSL, static, false, "symbols are stripped"},
 		{"NSS", nss, NSS, mustFind(t, "libssl3.so"), false, "NSS"},
 		{"NSS and GnuTLS", both, GnuTLS, mustFind(t, "libgnutls.so.30"), true, "can be probed"},
 		{"Java", g.start(mustFind(t, "java"), java), Java, "libjvm.so", false, "Java brings its own"},

@@ -329,13 +329,57 @@ func TestExec(t *testing.T) {
 	w := g.watch(lookout{pauses: pauses{10 * time.Millisecond, never}, linger: time.Millisecond})
 	path := filepath.Join(t.TempDir(), "lib")
 	mustCopy(t, mustFind(t, "libssl.so.3"), path)
+	// The files of the other program are known: no mapping is worth a look.
+	g.start("/bin/sleep", "60")
+	w.until("the other program", func() bool { return w.Counts().Processes == 1 })
 	c := g.python()
 	c.do("import ctypes, os; ctypes.CDLL(%q)", path)
 	w.wants(mustID(t, path), Found)
 	fmt.Fprintf(c.in, "os.execv('/bin/sleep', ['sleep', '60'])\n")
 	w.wants(mustID(t, path), Found, Gone)
-	if n := w.Counts().Processes; n != 1 {
-		t.Errorf("%d processes, want the one that goes on", n)
+	if n := w.Counts().Processes; n != 2 {
+		t.Errorf("%d processes, want the two that go on", n)
+	}
+}
+
+// A child has what its parent mapped, though nobody maps anything.
+func TestFork(t *testing.T) {
+	g := mustGroup(t)
+	w := g.watch(lookout{pauses: pauses{never, never}})
+	c := g.python()
+	c.do("import ctypes, os; ctypes.CDLL(%q)", mustFind(t, "libssl.so.3"))
+	w.wants(mustID(t, mustFind(t, "libssl.so.3")), Found)
+	c.do("os.fork() == 0 and os.read(0, 1)")
+	w.until("two processes", func() bool { return w.Counts().Processes == 2 })
+	// A process that ended is none, though its parent does not know it yet.
+	if err := c.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.until("one process", func() bool { return w.Counts().Processes == 1 })
+	c.in.Close() // the child finds its input at an end
+	w.until("no process", func() bool { return w.Counts().Processes == 0 })
+}
+
+// The own program is never told of, though other processes run it.
+func TestOwnProgramIsNotTold(t *testing.T) {
+	g := mustGroup(t)
+	program := mustBuildGo(t, goBuild{})
+	g.start(program)
+	for _, own := range []bool{false, true} {
+		w, err := NewWatcher(Config{Root: g.root, Cgroups: []string{g.path}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		if own {
+			w.own = mustID(t, program)
+		}
+		told := 0
+		w.known.tell = func(Event) { told++ }
+		w.scan(time.Now())
+		if want := map[bool]int{false: 1, true: 0}[own]; told != want {
+			t.Errorf("own %v: told %d times, want %d", own, told, want)
+		}
 	}
 }
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks that use another socket: callback.py PORT CONNECTIONS REQUESTS
+"""Callbacks that use another socket: callback.py PORT CONNECTIONS REQUESTS [late]
 
 The TLS library works in memory and tells of each message while it reads and
-writes; that is sent to somebody in cleartext.
+writes; that is sent to somebody in cleartext. With late it asks once, says
+"ready" and waits for a line.
 """
 import socket
 import ssl
@@ -51,4 +52,7 @@ for i in range(connections):
         while not got.endswith(b"slow down\n"):
             got += pump(lambda: o.read(65536))
         assert got.startswith(b"HTTP/1.1 429"), got
+        if "late" in sys.argv and i == j == 0:
+            print("ready", flush=True)
+            sys.stdin.readline()
 assert told > 2 * connections * requests, told

@@ -161,6 +161,7 @@ func (p *probes) event(heads *assemble.Assembler, e *sight.Event) {
 	heads.Take(&assemble.Piece{
 		PID: e.PID, Conn: e.Conn, Write: e.Dir == sight.Write,
 		Random: e.Random, HasRandom: e.HasRandom, Cookie: e.Cookie, Source: e.Source.String(),
+		Began: e.Began, Ended: e.Time,
 		Seq: e.Seq, Offset: e.Offset, Total: e.Total, Data: e.Data,
 	})
 }
