@@ -18,6 +18,7 @@ type labClient struct {
 	name    string
 	http2   bool // speaks HTTP/2
 	shuffle bool // orders its extensions anew in each hello: its JA3 says nothing
+	packs   bool // writes several requests as one record of TLS, which cannot be parted
 	noKeys  bool // does not write its keys, whatever it is told
 	noProbe bool // its TLS has no functions that a uprobe could find
 	noProxy bool // knows no proxy
@@ -39,7 +40,7 @@ var labClients = []labClient{
 	{name: "scrapy", noKeys: true, command: labPython("with_scrapy.py")},
 	{name: "node-https", command: labNode("node_https.mjs")},
 	{name: "node-fetch", noProxy: true, command: labNode("node_fetch.mjs")},
-	{name: "node-http2", http2: true, command: labNode("node_http2.mjs")},
+	{name: "node-http2", http2: true, packs: true, command: labNode("node_http2.mjs")},
 	{name: "go-h1", command: labGo("h1")},
 	{name: "go-h2", http2: true, command: labGo("h2")},
 	{name: "chromium", http2: true, shuffle: true, noProbe: true, command: labScript("chromium.sh")},

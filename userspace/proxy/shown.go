@@ -210,5 +210,5 @@ func (s *Shown) detail(c *conn) string {
 	if s.Answer.Partial {
 		text += " partial"
 	}
-	return text + " path=" + strconv.Quote(s.Path)
+	return text + " found=" + s.Source + " path=" + strconv.Quote(s.Path)
 }
