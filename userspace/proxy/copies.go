@@ -44,7 +44,8 @@ type copies struct {
 	dead  bool   // it was given up; the loop's
 	work  sync.Mutex
 
-	left atomic.Int32 // pieces that are not read yet
+	left   atomic.Int32 // pieces that are not read yet
+	untold atomic.Int32 // times that something was found which the loop does not know yet
 
 	mu      sync.Mutex
 	pieces  []piece
@@ -163,13 +164,10 @@ func (s *copies) expect(k http1.Kind) { s.push(piece{kind: k}) }
 // behind says that not all is read that was taken. It asks for a word when it
 // is.
 func (s *copies) behind() bool {
-	if s.dead || s.left.Load() == 0 {
-		return false
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked = s.left.Load() > 0
-	return s.asked
+	s.asked = s.left.Load() > 0 && !s.stopped
+	return s.asked || s.untold.Load() > 0
 }
 
 // push has a piece read. False says that there is no room for it.
@@ -257,9 +255,13 @@ func (s *copies) readSome() (done bool) {
 		s.stop()
 	}
 	s.mu.Lock()
-	done = s.left.Add(int32(-n)) == 0
-	tell := !s.stopped && (len(found) > 0 || done && s.asked) || failed
-	s.asked = s.asked && !done
+	tell := !s.stopped && (len(found) > 0 || int(s.left.Load()) == n && s.asked) || failed
+	if tell {
+		s.untold.Add(1) // before left falls: in between it would seem that all is known
+	}
+	if done = s.left.Add(int32(-n)) == 0; done {
+		s.asked = false
+	}
 	s.mu.Unlock()
 	if tell {
 		s.tell(found, doubt, failed)
@@ -271,6 +273,7 @@ func (s *copies) readSome() (done bool) {
 func (s *copies) tell(found []answer, doubt policy.Doubt, failed bool) {
 	c := s.c
 	c.l.post(func() {
+		s.untold.Add(-1)
 		switch {
 		case c.closed:
 			c.lastAnswers(s.r, found, failed)
