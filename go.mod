@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/bogdanfinn/utls v1.7.4-barnius
 	github.com/cilium/ebpf v0.22.0
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/rogpeppe/go-internal v1.16.0

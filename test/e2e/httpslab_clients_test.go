@@ -18,7 +18,7 @@ type labClient struct {
 	name    string
 	http2   bool // speaks HTTP/2
 	shuffle bool // orders its extensions anew in each hello: its JA3 says nothing
-	packs   bool // writes several requests as one record of TLS, which cannot be parted
+	packs   bool // writes several requests as one record of TLS, always or now and then: they cannot be parted
 	noKeys  bool // does not write its keys, whatever it is told
 	noProbe bool // its TLS has no functions that a uprobe could find
 	noProxy bool // knows no proxy
@@ -34,7 +34,7 @@ var labClients = []labClient{
 	{name: "asyncio", command: labPython("asyncio_streams.py")},
 	{name: "requests", command: labPython("with_requests.py")},
 	{name: "httpx-h1", command: labPython("with_httpx.py", "h1")},
-	{name: "httpx-h2", http2: true, command: labPython("with_httpx.py", "h2")},
+	{name: "httpx-h2", http2: true, packs: true, command: labPython("with_httpx.py", "h2")},
 	{name: "aiohttp", command: labPython("with_aiohttp.py")},
 	// Its TLS is pyOpenSSL's, which does not look for SSLKEYLOGFILE.
 	{name: "scrapy", noKeys: true, command: labPython("with_scrapy.py")},

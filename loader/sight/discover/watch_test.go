@@ -419,32 +419,54 @@ func TestRecheck(t *testing.T) {
 	w.wants(id, Found, Gone, Found, Gone, Found)
 }
 
-// A file that was judged harmless and then written anew, or whose inode became
-// another file's, is looked at again when a process maps it.
+// A file that was judged harmless is looked at again when a record tells of
+// another one under its number, and after a while: it may have been written
+// anew, or its inode may be another file's.
 func TestHarmlessNoMore(t *testing.T) {
 	g := mustGroup(t)
-	w := g.watch(lookout{pauses: pauses{never, never}})
 	path := filepath.Join(t.TempDir(), "lib.so")
 	mustCopy(t, mustFind(t, "libc.so.6"), path)
 	id := mustID(t, path)
-	load := func() {
-		c := g.python()
-		c.do("import mmap, os; f = os.open(%q, os.O_RDONLY); m = mmap.mmap(f, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)", path)
-		w.until("the process", func() bool { return w.Counts().Processes == 1 })
-		c.end()
-		w.until("its end", func() bool { return w.Counts().Processes == 0 })
+	c := g.python()
+	c.do("import mmap, os; f = os.open(%q, os.O_RDONLY); m = mmap.mmap(f, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)", path)
+	m := mustMap(t, c.pid(), func(m mapping) bool { return m.file == id })
+	w, err := NewWatcher(Config{Root: g.root, Cgroups: []string{g.path}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	load()
-	if got := w.told(id); len(got) > 0 {
-		t.Fatalf("a library without TLS: got %v", got)
+	defer w.Close()
+	now := time.Now()
+	first := w.file(c.pid(), m, false, now)
+	if first == nil || len(first.targets) > 0 || !w.known.harmless(id) {
+		t.Fatalf("a library without TLS: got %+v", first)
+	}
+	if w.file(c.pid(), m, true, now) != first {
+		t.Error("the same file became another one")
 	}
 	mustCopy(t, mustFind(t, "libssl.so.3"), path)
 	if mustID(t, path) != id {
 		t.Fatal("the file was replaced, not written")
 	}
-	w.Recheck(id.dev, id.inode)
-	load()
-	w.wants(id, Found)
+	if w.file(c.pid(), m, false, now.Add(trusted-1)) != first {
+		t.Error("it is looked at again at once")
+	}
+	second := w.file(c.pid(), m, false, now.Add(trusted))
+	if second == nil || len(second.targets) != 1 || w.known.harmless(id) {
+		t.Errorf("after a while: got %+v, want a target", second)
+	}
+
+	mustCopy(t, mustFind(t, "libc.so.6"), path)
+	if third := w.file(c.pid(), m, true, now.Add(trusted)); third == nil || len(third.targets) > 0 {
+		t.Errorf("in doubt: got %+v, want no target", third)
+	}
+	// Only the first record of a file gives cause to doubt.
+	told := place{m.start, recordFile{1, 2, 3, 4}}
+	other := place{m.end, recordFile{1, 2, 3, 5}}
+	for i, want := range []bool{true, false, false} {
+		if got := w.unsure(m, []place{{}, other, told}); got != want {
+			t.Errorf("record %d: got doubt %v, want %v", i, got, want)
+		}
+	}
 }
 
 // Records that are lost are made up for by a scan.
