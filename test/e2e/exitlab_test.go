@@ -323,16 +323,25 @@ func mustKeep(t testing.TB, what string, all []sighting, rate float64) {
 // is dispatched once more.
 func mustPace(t testing.TB, log *process, rate float64, until int64) {
 	t.Helper()
-	last := map[string]int64{}
+	mustPaceBursts(t, log, rate, 1, until)
+}
+
+// mustPaceBursts is mustPace where so many may leave at once, and be waited for
+// later.
+func mustPaceBursts(t testing.TB, log *process, rate float64, burst int, until int64) {
+	t.Helper()
+	last := map[string][]int64{}
 	for _, ev := range events(t, log) {
 		if ev.Kind != "dispatch" || !strings.HasPrefix(ev.Lane, "shop/") || ev.Mono >= until {
 			continue
 		}
-		before, known := last[ev.Lane]
-		if apart := time.Duration(ev.Mono - before); known && float64(apart) < float64(time.Second)/rate {
-			t.Errorf("lane %s: dispatches %v apart, want at most %v a second", ev.Lane, apart, rate)
+		at := append(last[ev.Lane], ev.Mono)
+		if i := len(at) - 1 - burst; i >= 0 {
+			if apart := time.Duration(ev.Mono - at[i]); float64(apart) < float64(time.Second)/rate {
+				t.Errorf("lane %s: %d dispatches within %v, want at most %v a second and %d at once", ev.Lane, burst+1, apart, rate, burst)
+			}
 		}
-		last[ev.Lane] = ev.Mono
+		last[ev.Lane] = at
 	}
 	if len(last) == 0 {
 		t.Error("got no dispatch of budget shop: nothing was tested")

@@ -135,7 +135,13 @@ func runConnect(t *testing.T, src source) {
 			t.Errorf("exit %s: got lane %+v, want some granted", exit, got)
 		}
 	}
-	mustPace(t, log, sightRate, 1<<62)
+	burst := 1
+	for _, p := range parts {
+		if p.packs && src.exact {
+			burst = max(burst, p.width)
+		}
+	}
+	mustPaceBursts(t, log, sightRate, burst, 1<<62)
 }
 
 // onlyOf leaves of a log what a run has asked for by numbers.

@@ -69,6 +69,8 @@ func (s *shop) nginx(t testing.TB) (port int, log string) {
 // nginxArrived is what an nginx saw of a run, by the number of the request.
 func nginxArrived(t testing.TB, log string, c labClient, r labRun) map[int]tlsorigin.Request {
 	t.Helper()
+	// It writes a line when it has answered, which its client may know before.
+	waitFor(t, 5*time.Second, "nginx to write down all requests", func() bool { return strings.Count(mustRead(t, log), "\n") >= r.count })
 	got := map[int]tlsorigin.Request{}
 	for line := range strings.Lines(mustRead(t, log)) {
 		var at, from, protocol string
