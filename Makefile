@@ -61,12 +61,12 @@ fuzz: ## fuzz every parser for FUZZTIME (30s) each
 	@scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: generate
-generate: ## rebuild the committed BPF objects (needs clang-19)
+generate: ## rebuild what is committed but made: BPF objects (needs clang-19), docs/METRICS.md, the dashboard
 	@scripts/install-deps.sh generate
 	$(GO) generate ./...
 
 .PHONY: generate-check
-generate-check: ## prove that the committed BPF objects are those of the sources
+generate-check: ## prove that what is committed but made is what the sources make
 	@scripts/install-deps.sh generate
 	@scripts/generate-check.sh
 

@@ -75,46 +75,6 @@ type family struct {
 	labels int
 }
 
-// help has the text and the labels of every family.
-var help = []struct {
-	name   string
-	text   string
-	labels []string
-}{
-	{NameRequests, "Requests that were sent, by the status code of the answer; none where there was no answer.", []string{"destination", "exit", "code"}},
-	{NameRefused, "Requests that egressd answered itself instead of sending them, by reason.", []string{"destination", "exit", "reason"}},
-	{NameRetries, "Requests that egressd sent again because of the answer, which the client did not see.", []string{"destination", "exit"}},
-	{NameWait, "Time that requests waited in the gate before they were sent.", []string{"destination", "exit"}},
-	{NameWaiting, "Requests that wait in the gate now.", []string{"destination", "exit"}},
-	{NameConnections, "Attempts to connect, as the kernel saw them, by what became of them.", []string{"destination", "exit", "outcome"}},
-	{NameRetransmits, "TCP segments that clients' sockets sent again. Of a redirected connection that is the way to the proxy, on the loopback.", []string{"destination", "exit"}},
-	{NameHandshakes, "TCP handshakes of untouched connections whose time is in egressd_handshake_seconds_total.", []string{"destination", "exit"}},
-	{NameHandshakeSeconds, "Time from SYN to SYN-ACK of untouched connections, as the kernel measured it.", []string{"destination", "exit"}},
-	{NameUntouched, "Connections that went on untouched, by the gate of the connect hook that let them pass.", []string{"reason"}},
-	{NameQUIC, "UDP sockets and peers at ports that policy names, which is QUIC, by what became of them.", []string{"destination", "exit", "outcome"}},
-	{NameBytes, "Payload bytes relayed; direction sent is towards the destination.", []string{"destination", "exit", "direction"}},
-	{NameCooldown, "Time until the lane opens again, the longest of all lanes with these labels; 0 if open.", []string{"destination", "exit"}},
-	{NameLaneRate, "Units per second that the lanes grant now, summed over lanes with these labels.", []string{"destination", "exit"}},
-	{NameLaneBudget, "Units per second that policy allows the lanes, summed over lanes with these labels.", []string{"destination", "exit"}},
-	{NameLimited, "Answers by which an origin limited, by kind of verdict.", []string{"destination", "exit", "kind"}},
-	{NameExitRate, "Requests that the exit sent within each second since its first.", []string{"exit"}},
-	{NameLockstep, "How far the requests of the exit come in bursts that return after the delay that was last asked, 0 to 1; above 0.6 its clients are in lockstep.", []string{"exit"}},
-	{NameExitBytes, "Bytes to and from the exit as its provider meters them, what opens tunnels included, by what came of the exchange.", []string{"destination", "exit", "direction", "outcome"}},
-	{NameExitSwitches, "Requests of the pool that left by another exit, as the one whose turn it was is closed.", []string{"from", "to", "pool"}},
-	{NameExitMismatch, "Connections that were reset because they would not have left by the exit that the client's own would have had.", nil},
-	{NameTLSSight, "Open TLS connections by how their inside is seen: with keys that the process logs, by uprobes, as TLS ends here (terminate), or not at all (blind).", []string{"source"}},
-	{NameTLSAnswers, "Answers that were seen inside TLS connections.", []string{"source"}},
-	{NameTLSUnknown, "Answers that uprobes showed and that belong to no connection that is known.", nil},
-	{NameTLSDoubts, "TLS connections that the policy would have looked into and that were not, or not any more, by reason.", []string{"reason"}},
-	{NameTLSShared, "Requests that left together with another one, as one TLS record held both.", nil},
-	{NameProgramSeconds, "Time that the kernel program has run.", []string{"program"}},
-	{NameBuildInfo, "1, with the version of the binary in its labels.", []string{"version", "revision", "goversion"}},
-	{NameReloadSuccessful, "Whether the last reading of the policy file succeeded; if not, the one before is in force.", nil},
-	{NameReloadTime, "When a policy file was last read with success.", nil},
-	{NameDropped, "Keys not counted under their own name because there was no room.", nil},
-	{NameCollectErrors, "Sources that could not be read during scrapes.", nil},
-}
-
 // NewCollector makes a collector. It reads nothing until it is scraped.
 func NewCollector(cfg Config) *Collector {
 	if cfg.MaxPairs <= 0 {
@@ -124,18 +84,18 @@ func NewCollector(cfg Config) *Collector {
 		source:   cfg.Source,
 		build:    cfg.Build,
 		limit:    newLimiter(cfg.MaxPairs),
-		families: make(map[string]family, len(help)),
+		families: make(map[string]family, len(families)),
 	}
-	for _, h := range help {
-		c.families[h.name] = family{prometheus.NewDesc(h.name, h.text, h.labels, nil), len(h.labels)}
+	for _, f := range families {
+		c.families[f.Name] = family{prometheus.NewDesc(f.Name, f.Help, f.Labels, nil), len(f.Labels)}
 	}
 	return c
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, h := range help {
-		ch <- c.families[h.name].desc
+	for _, f := range families {
+		ch <- c.families[f.Name].desc
 	}
 }
 

@@ -92,7 +92,7 @@ func full() *fake {
 				{Destination: "store", Exit: "direct", Outcomes: []Count{{"untouched", 3}, {"refused", 0}}},
 				{Destination: "store", Exit: "direct", Outcomes: []Count{{"untouched", 1}, {"refused", 2}}},
 			},
-			Untouched: []Count{{"stale_heartbeat", 1}, {"no_listener", 0}},
+			Untouched: []Count{{"heartbeat", 1}, {"listener", 0}},
 			Programs:  []ProgramTime{{"connect4", 1500 * time.Microsecond}},
 			Dropped:   4,
 		},
@@ -146,9 +146,9 @@ func TestLint(t *testing.T) {
 // missing from the golden source.
 func TestEveryFamilyShown(t *testing.T) {
 	c := NewCollector(Config{Source: full()})
-	for _, h := range help {
-		if got := testutil.CollectAndCount(c, h.name); got == 0 {
-			t.Errorf("%s: got no series", h.name)
+	for _, f := range families {
+		if got := testutil.CollectAndCount(c, f.Name); got == 0 {
+			t.Errorf("%s: got no series", f.Name)
 		}
 	}
 }

@@ -231,12 +231,17 @@ func TestScope(t *testing.T) {
 	curl := need(t, "curl")
 	r.probe(openssl(t, libraryOf(t, curl, "libcurl"))...)
 	ask := func(cgroup string) int {
-		before := len(r.settle())
 		cmd := commandIn(t, cgroup, curl, append([]string{"-sk", "-o", "/dev/null"}, urls(o, 1)...)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", cmd, err, out)
 		}
-		return len(r.settle()) - before
+		n := 0
+		for _, ev := range r.settle() { // of others as well, where all are seen
+			if int(ev.PID) == cmd.Process.Pid {
+				n++
+			}
+		}
+		return n
 	}
 	_, elsewhere := testCgroup(t)
 	elsewhere = filepath.Join(root, elsewhere)

@@ -44,6 +44,7 @@ def named():
 
 def udp():
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setblocking(False) # as those who speak QUIC do
     s.connect(("127.0.0.1", shop))
     s.close()
 

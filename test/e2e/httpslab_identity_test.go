@@ -90,18 +90,21 @@ func TestHTTPSIdentity(t *testing.T) {
 			o, port := s.open(t, tlsorigin.Config{NoTickets: true, Pages: run.pages(t)})
 			run.port = port
 			mustAgree(t, replies(t, s.start(t, how{}, c, run), c, run), arrived(t, o.Log(), run))
-			before := o.Log()
+			itself := likenessOf(t, o.Log(), c, run)
 
-			// The limit is such that it is met, and egressd's work shows.
-			p := s.start(t, how{in: newGroup(t)}, c, run, here.bin, "exec",
-				"--limit", fmt.Sprintf("%s:%d=20/s", originHost, port), "--")
-			got := replies(t, p, c, run)
-			after := newLog(o, before)
-			mustAgree(t, got, arrived(t, after, run))
-			mustLook(t, likenessOf(t, after, c, run), likenessOf(t, before, c, run))
-			lane := fmt.Sprintf("%s:%d/%s/direct", originHost, port, originHost)
-			if said := p.stderr.String(); !strings.Contains(said, lane) {
-				t.Errorf("egressd exec said\n%s\nwant lane %s in it: it was passed by", said, lane)
+			for _, mode := range []string{"passthrough", "observe"} {
+				before := o.Log()
+				// The limit is such that it is met, and egressd's work shows.
+				p := s.start(t, how{in: newGroup(t)}, c, run, here.bin, "exec",
+					"--limit", fmt.Sprintf("%s:%d=20/s,tls=%s", originHost, port, mode), "--")
+				got := replies(t, p, c, run)
+				after := newLog(o, before)
+				mustAgree(t, got, arrived(t, after, run))
+				mustLook(t, likenessOf(t, after, c, run), itself)
+				lane := fmt.Sprintf("%s:%d/%s/direct", originHost, port, originHost)
+				if said := p.stderr.String(); !strings.Contains(said, lane) {
+					t.Errorf("%s: egressd exec said\n%s\nwant lane %s in it: it was passed by", mode, said, lane)
+				}
 			}
 		})
 	}

@@ -20,6 +20,10 @@ import (
 // admitRequest takes the pending request to its gate.
 func (c *conn) admitRequest() {
 	e := c.l.p.cfg.Engine
+	if c.barsUDP() && c.asksForUDP() {
+		c.refuseUDP()
+		return
+	}
 	switch {
 	case c.pooled():
 		if !c.takesPart() {
@@ -142,6 +146,9 @@ func (c *conn) decided() {
 		return
 	case c.paced != nil && c.paced.held:
 		c.flightDecided()
+		return
+	case c.h2 != nil && c.h2.held != nil:
+		c.h2.decide()
 		return
 	}
 	out := c.pending.Outcome()
@@ -348,6 +355,9 @@ func (c *conn) unhold() {
 // forsake leaves the gate: a held connection gives up its place, a dispatched
 // one has no answer to report.
 func (c *conn) forsake() {
+	if c.h2 != nil {
+		c.h2.leave()
+	}
 	g := c.l.p.cfg.Gate
 	if c.rq == rqHeld && len(c.lanes) > 0 || c.paced != nil && c.paced.held {
 		g.Leave(c.pending) // if it was just decided, decided sees that c is closed

@@ -105,6 +105,7 @@ type conn struct {
 	session    *terminate.Session    // it was ended
 	local      netip.AddrPort        // where the client's own connection leads, then
 	unpaid     bool                  // it was let through for its requests to be admitted one by one, the first included
+	h2         *h2relay              // it is relayed as HTTP/2; nil: it is not
 
 	seen int // bytes of the pending head already searched for its end
 

@@ -300,6 +300,8 @@ func (l *loop) drained() bool {
 	for _, c := range l.slots {
 		switch {
 		case c == nil:
+		case c.h2 != nil && c.rq == rqTunnel:
+			done = c.h2.drain() && done
 		case c.idle():
 			c.finish() // as any server ends a connection that it has no use for
 		case c.rq == rqHeld && c.owed():

@@ -37,6 +37,9 @@ func (c *conn) fromClient() (moved bool) {
 			return false
 		}
 	case rqTunnel:
+		if c.h2 != nil {
+			return c.h2.fromClient()
+		}
 		if c.reading != nil {
 			return c.relayRead()
 		}
@@ -123,6 +126,8 @@ func (c *conn) sniff(b []byte) bool {
 	case sniff.HTTP1:
 		c.calm()
 		c.rq = rqHead
+	case sniff.HTTP2:
+		c.admitH2()
 	case sniff.SOCKS4, sniff.SOCKS5:
 		if c.outside() && !c.pooled() {
 			c.startSOCKS()

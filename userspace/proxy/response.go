@@ -73,6 +73,9 @@ func (c *conn) fromUpstream() (moved bool) {
 		return false
 	}
 	if c.rs == rsTunnel && c.rq == rqTunnel {
+		if c.h2 != nil {
+			return c.h2.fromServer()
+		}
 		return c.relay(s, &c.client, &c.received)
 	}
 	if s.readable && !s.eof {
@@ -136,6 +139,9 @@ func (c *conn) lookBack() (moved bool) {
 		case rsIdle:
 			switch c.rq {
 			case rqSniff:
+				if greets(fresh) && !s.eof && !c.outside() {
+					return moved // in HTTP/2 it may; the client's bytes tell
+				}
 				// The server speaks first.
 				c.l.timers.stop(&c.timer)
 				c.admitOpaque(c.flow.Dest.Addr().String())
@@ -280,7 +286,7 @@ func (c *conn) turn() (moved bool) {
 		c.finish()
 		return true
 	}
-	if up.eof && up.pending() == 0 && up.pipe == nil {
+	if up.eof && up.pending() == 0 && up.pipe == nil && !c.h2.owes() {
 		if c.upstreamEnded() {
 			return true
 		}
@@ -390,7 +396,7 @@ func (c *conn) clientEnded() bool {
 		c.resp.Close = true
 		c.giveUp()
 	case rqTunnel:
-		if c.client.pending() > 0 {
+		if c.client.pending() > 0 || c.h2.keeps() {
 			return false
 		}
 		if up.shut && up.eof && up.pending() == 0 && up.pipe == nil {

@@ -186,7 +186,9 @@ func (c *conn) streamAnswered(ss *streams, a *answer) {
 	if a.interim {
 		return // the final answer follows
 	}
-	c.l.p.insight.Answer(ss.sight)
+	if ss.sight != policy.SightNone {
+		c.l.p.insight.Answer(ss.sight)
+	}
 	if s == nil {
 		return // it was reset, or is an answer that nobody asked for
 	}
@@ -230,7 +232,7 @@ func (c *conn) streamAnswered(ss *streams, a *answer) {
 		return
 	}
 	s.admitted = false
-	if a.tunnel {
+	if a.tunnel && a.stream == 0 { // in HTTP/2 it ends without the connection
 		c.holdStream(s)
 	}
 	c.l.p.cfg.Gate.Done(s.waiter, v, rand.Float64(), c.l.p.cfg.Now())

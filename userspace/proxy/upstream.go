@@ -48,6 +48,10 @@ func (c *conn) begin() {
 	opening := c.first && !c.inside()
 	c.first = false
 	c.x.open, c.x.tally = true, c.tally()
+	if c.h2 != nil {
+		c.h2.begin()
+		return
+	}
 	if c.opaque && c.plan != nil {
 		if c.up.pending() == 0 {
 			c.startEnding()

@@ -32,6 +32,26 @@ func (f *fake) Status() Status { return Status{Version: "v1", PID: 7} }
 func (f *fake) Lanes() []Lane  { return f.lanes }
 func (f *fake) Flows() []Flow  { return nil }
 
+func (f *fake) Counts() Counts {
+	return Counts{
+		Pairs:    []PairCounts{{Destination: "store", Exit: "direct", Sent: 9, Limited: map[string]uint64{"limited": 2}, Refused: map[string]uint64{}}},
+		PassedBy: map[string]uint64{"heartbeat": 1},
+		QUIC:     map[string]uint64{"store": 3},
+		Sight:    SightCounts{Open: map[string]int64{"blind": 1}, Answers: map[string]uint64{}, Doubts: map[string]uint64{"no_keys": 4}},
+	}
+}
+
+func (f *fake) Explain(_ context.Context, q Question) (Explanation, error) {
+	if q.URL == "" {
+		return Explanation{}, errors.New("no URL")
+	}
+	return Explanation{
+		URL: q.URL, Method: q.Method, Exit: q.Exit,
+		Budgets: []Matched{{Budget: "store", Matches: true, Why: "it does", Wait: 1.5, State: &f.lanes[0]}},
+		Next:    &Next{Outcome: NextWaits, Wait: 1.5},
+	}, nil
+}
+
 func (f *fake) Exits(since time.Duration) Exits {
 	f.since = since
 	to := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -120,6 +140,34 @@ func TestRoundTrip(t *testing.T) {
 	}
 	if flows == nil || len(flows) != 0 {
 		t.Errorf("flows: got %#v, want an empty list", flows)
+	}
+}
+
+func TestCounts(t *testing.T) {
+	b := &fake{}
+	got, err := serve(t, b).Counts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := b.Counts(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	b := &fake{lanes: []Lane{{Lane: "store/a/direct"}}}
+	c := serve(t, b)
+	// What the question says must arrive as it was written.
+	q := Question{URL: "https://a.example/x?y=1&z=%2F#part", Method: "POST", Exit: "E-017/ä=1&"}
+	got, err := c.Explain(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, _ := b.Explain(t.Context(), q); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if _, err := c.Explain(t.Context(), Question{}); err == nil || err.Error() != "no URL" {
+		t.Errorf("got error %v, want that of the daemon", err)
 	}
 }
 

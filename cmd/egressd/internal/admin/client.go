@@ -57,6 +57,15 @@ func (c *Client) Exits(ctx context.Context, since time.Duration) (Exits, error) 
 	return get[Exits](ctx, c, path)
 }
 
+// Counts asks what else was counted.
+func (c *Client) Counts(ctx context.Context) (Counts, error) { return get[Counts](ctx, c, "counts") }
+
+// Explain asks what would become of a request.
+func (c *Client) Explain(ctx context.Context, q Question) (Explanation, error) {
+	query := url.Values{"url": {q.URL}, "method": {q.Method}, "exit": {q.Exit}}
+	return get[Explanation](ctx, c, "explain?"+query.Encode())
+}
+
 // Events calls f for each event; see Backend. A stream that the daemon's end
 // cuts off ends without an error.
 func (c *Client) Events(ctx context.Context, follow, dispatches bool, f func(Event) error) error {

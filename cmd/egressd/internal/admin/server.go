@@ -88,6 +88,16 @@ func newHandler(b Backend, log *slog.Logger) http.Handler {
 		}
 		answer(w, b.Exits(since))
 	})
+	mux.HandleFunc("GET /v1/counts", func(w http.ResponseWriter, _ *http.Request) { answer(w, b.Counts()) })
+	mux.HandleFunc("GET /v1/explain", func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		e, err := b.Explain(r.Context(), Question{URL: query.Get("url"), Method: query.Get("method"), Exit: query.Get("exit")})
+		if err != nil {
+			fail(w, http.StatusBadRequest, err)
+			return
+		}
+		answer(w, e)
+	})
 	mux.HandleFunc("GET /v1/events", func(w http.ResponseWriter, r *http.Request) { events(w, r, b) })
 	mux.HandleFunc("POST /v1/cooldown", func(w http.ResponseWriter, r *http.Request) {
 		lane, d, err := decodeCooldown(http.MaxBytesReader(w, r.Body, maxBody))

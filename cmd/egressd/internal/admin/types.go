@@ -8,6 +8,8 @@
 //	GET  /v1/lanes
 //	GET  /v1/flows
 //	GET  /v1/exits?since=1h
+//	GET  /v1/counts
+//	GET  /v1/explain?url=…&method=…&exit=…
 //	GET  /v1/events?follow&dispatches   one JSON object per line
 //	POST /v1/cooldown                   {"lane": "…", "duration": "30s"} or {"lane": "…", "clear": true}
 //
@@ -28,6 +30,11 @@ type Backend interface {
 	// Exits tells of all exits. Counts are of the time of length since before
 	// now, or since the daemon started if that is zero.
 	Exits(since time.Duration) Exits
+	// Counts tells what else was counted.
+	Counts() Counts
+	// Explain tells what would become of a request. It makes no lane and takes
+	// nothing.
+	Explain(ctx context.Context, q Question) (Explanation, error)
 	// Events calls f for what has happened and, if follow is set, for what
 	// happens until ctx ends. Dispatches are left out unless asked for. It
 	// ends with the first error of f.
@@ -82,6 +89,7 @@ type Lane struct {
 	Exit        string  `json:"exit"`
 	Session     string  `json:"session,omitempty"`
 	Path        string  `json:"path,omitempty"`
+	Label       string  `json:"label"` // of the destination, as counts write it
 	Mode        string  `json:"mode"`
 	Rate        float64 `json:"rate"`           // requests per second now; 0: any number
 	BaseRate    float64 `json:"base_rate"`      // requests per second that the budget allows
@@ -92,6 +100,7 @@ type Lane struct {
 	Concurrency int     `json:"concurrency,omitempty"` // that may be in flight
 	Window      *Usage  `json:"window,omitempty"`      // of the budget's window
 	Quota       *Usage  `json:"quota,omitempty"`       // of what the origin's answers tell
+	Sent        uint64  `json:"sent"`                  // requests let through, also those that only a measuring budget would have held
 	Granted     uint64  `json:"granted"`
 	Held        uint64  `json:"held"`
 	Refused     uint64  `json:"refused"`
@@ -117,6 +126,7 @@ type Usage struct {
 
 // Flow is one connection in the hands of the proxy.
 type Flow struct {
+	Cookie   uint64  `json:"cookie"` // of the client's socket: no two connections share it
 	PID      uint32  `json:"pid"`
 	Command  string  `json:"command"`
 	UID      uint32  `json:"uid"`

@@ -3,11 +3,14 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/egressd/egressd/cmd/egressd/internal/admin"
+	"github.com/egressd/egressd/cmd/egressd/internal/explain"
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/policy/config"
@@ -86,6 +89,7 @@ func (d *Daemon) lane(l *policy.Lane) admin.Lane {
 		Exit:        l.Key.Exit,
 		Session:     l.Key.Session,
 		Path:        l.Key.Path,
+		Label:       l.Label,
 		Mode:        modeNames[budget.Mode],
 		Rate:        state.Rate,
 		BaseRate:    state.Budget,
@@ -96,12 +100,16 @@ func (d *Daemon) lane(l *policy.Lane) admin.Lane {
 		Concurrency: state.Concurrency,
 		Window:      usage(state.Window),
 		Quota:       usage(state.Quota),
+		Sent:        l.Cell.Granted.Load() / budget.Cost.AtDispatch(),
 		Granted:     l.Cell.Granted.Load(),
 		Held:        l.Cell.Held.Load(),
 		Refused:     l.Cell.Refused.Load(),
 		Limited:     l.Cell.Limited.Load(),
 		Open:        true,
 		Probing:     state.Probing,
+	}
+	if !l.Enforced() {
+		out.Sent += out.Held // what would have been held has gone
 	}
 	if d, stalled := l.Stalled(now); stalled {
 		out.Stalled = d.Seconds()
@@ -141,6 +149,7 @@ func (b backend) Flows() []admin.Flow {
 	var out []admin.Flow
 	for _, f := range b.d.proxy.Flows() {
 		flow := admin.Flow{
+			Cookie:   f.Cookie,
 			PID:      f.PID,
 			Command:  f.Command,
 			UID:      f.UID,
@@ -206,6 +215,77 @@ func (b backend) Events(ctx context.Context, follow, dispatches bool, f func(adm
 			}
 		}
 	}
+}
+
+// Counts implements admin.Backend.
+func (b backend) Counts() admin.Counts {
+	d := b.d
+	out := admin.Counts{
+		Pairs:    []admin.PairCounts{},
+		PassedBy: d.PassedBy(),
+		QUIC:     map[string]uint64{},
+		Sight:    admin.SightCounts{Open: map[string]int64{}, Answers: map[string]uint64{}, Doubts: map[string]uint64{}},
+	}
+	for _, t := range d.engine.Tallies() {
+		pair := admin.PairCounts{
+			Destination: t.Destination, Exit: t.Exit, Sent: t.Wait().Count(), Retried: t.Retried(),
+			Limited: map[string]uint64{}, Refused: map[string]uint64{},
+		}
+		for _, kind := range limitKinds {
+			note(pair.Limited, kind, t.Limited(kind))
+		}
+		for _, reason := range policy.Refusals() {
+			note(pair.Refused, reason, t.Refused(reason))
+		}
+		out.Pairs = append(out.Pairs, pair)
+	}
+	slices.SortFunc(out.Pairs, func(a, b admin.PairCounts) int {
+		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.Exit, b.Exit))
+	})
+	quic, err := d.kernel.QUIC()
+	if err != nil {
+		d.log.Warn("counts without QUIC", "err", err)
+	}
+	for _, q := range d.names.countQUIC(quic) {
+		for _, o := range q.Outcomes {
+			if o.Label == "untouched" && o.N > 0 {
+				out.QUIC[q.Destination] += o.N
+			}
+		}
+	}
+	insight := d.proxy.Insight().Counts()
+	for sight, n := range insight.Open {
+		out.Sight.Open[sight.String()] = max(0, n)
+	}
+	for sight, n := range insight.Answers {
+		note(out.Sight.Answers, sight, n)
+	}
+	for doubt, n := range insight.Doubts {
+		note(out.Sight.Doubts, doubt, n)
+	}
+	return out
+}
+
+// note writes a count down unless it is zero.
+func note(counts map[string]uint64, of fmt.Stringer, n uint64) {
+	if n > 0 {
+		counts[of.String()] = n
+	}
+}
+
+// lookupTime is how long an explanation waits for the addresses of a name.
+const lookupTime = 3 * time.Second
+
+// Explain implements admin.Backend.
+func (b backend) Explain(ctx context.Context, q admin.Question) (admin.Explanation, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	d := b.d
+	return explain.Explain(ctx, explain.World{
+		Policy: d.engine.Policy(),
+		Lookup: d.endpoints.lookup,
+		Live:   &explain.Live{Now: d.clock.Now(), Lanes: d.engine.Lanes(), Show: d.lane, Flows: b.Flows},
+	}, q)
 }
 
 // event adds the wall clock.
