@@ -196,7 +196,13 @@ func shipped(t *testing.T, s *prometheus, other dashboard.Store, have bool) (lis
 	for _, r := range dashboard.Rows() {
 		for _, p := range r.Panels {
 			for _, q := range p.Queries {
-				if want := q.Store != other; want == have && (len(evaluate(t, s, p, q)) > 0) != want {
+				switch mine := q.Store != other; {
+				case mine != have:
+				case have && len(evaluate(t, s, p, q)) == 0:
+					list = append(list, p.Title+": "+expand(q.Expr))
+				// A histogram that has counted nothing yet has no native buckets, so
+				// the first scrapes do not count.
+				case !have && len(s.query(t, expand(q.Expr))) > 0:
 					list = append(list, p.Title+": "+expand(q.Expr))
 				}
 			}
@@ -358,7 +364,6 @@ func mustRule(t *testing.T, s *prometheus) {
 		"EgressdExitDown":           "pending",
 		"EgressdUntouchedTraffic":   "pending",
 		"EgressdBudgetExceeded":     "inactive",
-		"EgressdCooldownStorm":      "pending",
 	} {
 		if states[name] != want {
 			t.Errorf("%s: got %q, want %s", name, states[name], want)
