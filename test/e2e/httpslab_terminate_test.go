@@ -20,7 +20,6 @@ import (
 type difference struct {
 	client          string
 	hello, h2, head string // same, or how it differs
-	sight           string
 }
 
 // TestHTTPSTerminate has TLS of each client end at egressd, by consent of a

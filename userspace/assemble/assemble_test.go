@@ -5,7 +5,6 @@ package assemble
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -17,8 +16,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/net/http2"
 )
 
 // tap shows what a client reads and writes, as probes would: at most most bytes
@@ -94,7 +91,7 @@ func newLab(t *testing.T, h2 bool, most int) *lab {
 		_, _ = w.Write(bytes.Repeat([]byte("HTTP/1.1 200 OK\r\n\r\n"), n/19))
 		_, _ = w.Write(body[:min(len(body), 10)])
 	})
-	dial := func(network, addr string) (net.Conn, error) {
+	dial := func(_ context.Context, network, _ string) (net.Conn, error) {
 		c, err := net.Dial(network, l.origin.Listener.Addr().String())
 		if err != nil {
 			return nil, err
@@ -119,13 +116,11 @@ func newLab(t *testing.T, h2 bool, most int) *lab {
 		l.origin.Config.Protocols = p
 		l.origin.Start()
 		t.Cleanup(l.origin.Close)
-		l.client = &http.Client{Transport: &http2.Transport{AllowHTTP: true, DialTLSContext: func(_ context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
-			return dial(network, addr)
-		}}}
+		l.client = &http.Client{Transport: &http.Transport{Protocols: p, DialContext: dial}}
 		return l
 	}
 	l.origin.Config.Handler = serve
-	l.client = &http.Client{Transport: &http.Transport{Dial: dial}}
+	l.client = &http.Client{Transport: &http.Transport{DialContext: dial}}
 	return l
 }
 

@@ -291,7 +291,7 @@ func CheckName(name string) error {
 	if i := slices.IndexFunc([]byte(name), func(c byte) bool {
 		return !('0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' || strings.IndexByte("._-@:", c) >= 0)
 	}); i >= 0 {
-		return fmt.Errorf("%q is no name of a pipe: use letters, digits and . _ - @ :", name)
+		return fmt.Errorf("%q is no name of a pipe: it may have letters, digits and ._-@: only", name)
 	}
 	return nil
 }

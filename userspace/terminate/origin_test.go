@@ -122,6 +122,7 @@ func (o *origin) serve(c net.Conn) {
 		return
 	}
 	if secure.ConnectionState().NegotiatedProtocol == "h2" {
+		//lint:ignore SA1019 nothing else serves HTTP/2 on a connection that is tapped
 		new(http2.Server).ServeConn(plain, &http2.ServeConnOpts{
 			Handler: o.handler, BaseConfig: &http.Server{ErrorLog: discardLog()},
 		})

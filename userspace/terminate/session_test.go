@@ -24,13 +24,12 @@ import (
 // peers are a client and an origin with a relay between them, both in the
 // hands of a test.
 type peers struct {
-	relay      *relay
-	client     *tls.Conn
-	clientTCP  *net.TCPConn
-	origin     *tls.Conn
-	originTCP  *net.TCPConn
-	originLn   net.Listener
-	originDone func()
+	relay     *relay
+	client    *tls.Conn
+	clientTCP *net.TCPConn
+	origin    *tls.Conn
+	originTCP *net.TCPConn
+	originLn  net.Listener
 }
 
 // connect makes the peers. version is that of TLS.
