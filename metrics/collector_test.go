@@ -121,7 +121,7 @@ func TestScrapeGolden(t *testing.T) {
 }
 
 // gather is one scrape as text.
-func gather(t *testing.T, g prometheus.Gatherer) string {
+func gather(t testing.TB, g prometheus.Gatherer) string {
 	t.Helper()
 	rec := httptest.NewRecorder()
 	handler := promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})

@@ -44,23 +44,29 @@ type table struct {
 	c      *Collector
 	name   string
 	values map[series]float64
+	last   shown
 }
 
 func (c *Collector) table(name string) *table {
 	return &table{c: c, name: name, values: make(map[series]float64)}
 }
 
-// key is the series of family name under which p and the further labels are
-// shown.
-func (c *Collector) key(name string, p pair, third, fourth string) series {
-	p = pair{clean(p.destination), clean(p.exit)}
-	return series{c.limit.admit(name, p), third, fourth}
+// shown is a pair and the one under which a family shows it. Sources give
+// what they have of a pair in a row, so the last one is worth remembering.
+type shown struct{ pair, as pair }
+
+// of is the pair under which family name shows p.
+func (s *shown) of(c *Collector, name string, p pair) pair {
+	if s.pair != p || s.as == (pair{}) {
+		s.pair, s.as = p, c.limit.admit(name, pair{clean(p.destination), clean(p.exit)})
+	}
+	return s.as
 }
 
 func (t *table) add(p pair, third string, v float64) { t.addBoth(p, third, "", v) }
 
 func (t *table) addBoth(p pair, third, fourth string, v float64) {
-	t.values[t.c.key(t.name, p, third, fourth)] += v
+	t.values[series{t.last.of(t.c, t.name, p), third, fourth}] += v
 }
 
 func (t *table) addAll(p pair, counts []Count) {
@@ -70,7 +76,7 @@ func (t *table) addAll(p pair, counts []Count) {
 }
 
 func (t *table) atLeast(p pair, v float64) {
-	k := t.c.key(t.name, p, "", "")
+	k := series{pair: t.last.of(t.c, t.name, p)}
 	t.values[k] = max(t.values[k], v)
 }
 
@@ -85,6 +91,7 @@ type histograms struct {
 	c      *Collector
 	name   string
 	merged map[series]policy.Histogram
+	last   shown
 }
 
 func (c *Collector) histograms(name string) *histograms {
@@ -98,7 +105,7 @@ func (t *histograms) add(p pair, h policy.Histogram) {
 	if len(h.Counts) == 0 {
 		return
 	}
-	k := t.c.key(t.name, p, "", "")
+	k := series{pair: t.last.of(t.c, t.name, p)}
 	have, ok := t.merged[k]
 	if len(h.Counts) != len(h.Bounds)+1 || zeros(h) > h.Counts[0] ||
 		ok && (!slices.Equal(have.Bounds, h.Bounds) || (have.Fine == nil) != (h.Fine == nil)) {

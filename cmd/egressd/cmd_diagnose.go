@@ -58,14 +58,16 @@ host or a label as egressd exits lists it, leaves the rest out.`,
 }
 
 func (e *env) diagnose(ctx context.Context, o diagnoseOptions) error {
-	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+	// Ctrl-C is how one says that it was long enough; a second one ends all.
+	watching, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
+	defer context.AfterFunc(watching, stop)()
 	if e.width() > 0 && !o.json && o.span > 0 {
 		// Who waits wants to know for what. Nothing can be done about an error of
 		// standard error.
-		_, _ = fmt.Fprintf(e.stderr, "egressd: watching for %v\n", o.span)
+		_, _ = fmt.Fprintf(e.stderr, "egressd: watching for %v; Ctrl-C: long enough\n", o.span)
 	}
-	s, err := diagnose.Watch(ctx, admin.NewClient(o.socket), o.destination, o.span)
+	s, err := diagnose.Watch(ctx, admin.NewClient(o.socket), o.destination, o.span, watching.Done())
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -135,5 +136,28 @@ func needs(t *testing.T, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
 		t.Skipf("needs %s", program)
+	}
+}
+
+// TestDiagnoseInTime holds that Ctrl-C ends the watch, not the diagnosis.
+func TestDiagnoseInTime(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(shortDir(t), "admin.sock")
+	serveCounting(t, socket)
+	p := newPTY(t, 80, 24)
+	p.start("egressd", "diagnose", "--for", "1h", "--socket", socket)
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(p.written(), "watching for 1h0m0s"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("got %q, want it to watch", p.written())
+		}
+	}
+	p.send("\x03")
+	if err := p.wait(); err != nil {
+		t.Errorf("got %v, want status 0", err)
+	}
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(p.written(), "Nothing found"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("got %q, want what was found", p.written())
+		}
 	}
 }

@@ -38,6 +38,22 @@ type live struct {
 	log    bytes.Buffer
 }
 
+// shortDir makes a folder for the test: those of testing have names that are too
+// long for sockets.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "egressd-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // newLive starts a daemon with those budgets, YAML indented by two, until the
 // test ends.
 func newLive(t *testing.T, budgets string) *live {
@@ -61,16 +77,7 @@ func newLive(t *testing.T, budgets string) *live {
 			t.Error(err)
 		}
 	})
-	// The folders of testing have names that are too long for sockets.
-	dir, err := os.MkdirTemp("/var/tmp", "egressd-live-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := shortDir(t)
 	l := &live{t: t, dir: dir, path: group.Path(), socket: filepath.Join(dir, "admin.sock"), config: filepath.Join(dir, "policy.yml")}
 	l.client = admin.NewClient(l.socket)
 	if l.group, err = os.Open(filepath.Join(root, group.Path())); err != nil {
@@ -166,9 +173,12 @@ type slowOrigin struct {
 	last   time.Time
 }
 
-func (o *slowOrigin) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (o *slowOrigin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	limited := o.limit > 0 && !o.take()
-	time.Sleep(o.wait)
+	select {
+	case <-time.After(o.wait):
+	case <-r.Context().Done():
+	}
 	if limited {
 		w.WriteHeader(http.StatusTooManyRequests)
 		return

@@ -52,7 +52,7 @@ destination and exit, without a change to any of them.
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		newStatusCommand(e), newLanesCommand(e), newExitsCommand(e), newFlowsCommand(e), newEventsCommand(e), newExplainCommand(e), newDiagnoseCommand(e), newCooldownCommand(e),
+		newStatusCommand(e), newLanesCommand(e), newExitsCommand(e), newFlowsCommand(e), newEventsCommand(e), newExplainCommand(e), newDiagnoseCommand(e), newTopCommand(e), newCooldownCommand(e),
 	} {
 		c.GroupID = "read"
 		root.AddCommand(c)

@@ -103,8 +103,8 @@ func (h *h2relay) look() (moved bool) {
 		moved = true
 	}
 	switch {
-	case c.h2 != h || h.staged == 0 || s.pending() > s.ok+h.staged:
-	case s.eof:
+	case c.h2 != h || h.staged == 0:
+	case s.eof && s.pending() == s.ok+h.staged:
 		h.cutShort(0)
 		return true
 	case s.r == 0 && s.ok == 0 && s.w == len(s.buf):
@@ -175,9 +175,6 @@ func (h *h2relay) begins(f h2.FrameHeader) error {
 		if data {
 			h.giveBack(int64(f.Length))
 		}
-		if f.EndsStream() {
-			delete(h.swallowed, f.Stream)
-		}
 	case h.mustWait(f.Stream) || data && h.short(f.Length):
 		h.fate = fateWait
 		it := &item{stream: f.Stream, ends: f.EndsStream()}
@@ -188,6 +185,9 @@ func (h *h2relay) begins(f h2.FrameHeader) error {
 	case data:
 		h.window -= int64(f.Length)
 		h.endsRequest(f.Stream, f.EndsStream())
+	}
+	if data && h.overdrawn() {
+		h.due = true // nothing is short any more
 	}
 	return nil
 }
@@ -304,9 +304,6 @@ func (h *h2relay) block() error {
 	case gone:
 		h.swallow(&b)
 		h.unstage()
-		if end {
-			delete(h.swallowed, id)
-		}
 	case h.mustWait(id):
 		h.keep(hb, &b, nil)
 	default:

@@ -8,6 +8,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -143,8 +145,13 @@ func like2(t *testing.T, b *bench, ln *net.TCPListener, seed uint64) {
 		}
 		_ = c.CloseWrite()
 	}
-	client := b.connect(ln.Addr().(*net.TCPAddr).AddrPort())
+	flow := policy.Flow{Dest: ln.Addr().(*net.TCPAddr).AddrPort(), Exit: policy.DirectExit, UID: uint32(os.Geteuid())}
+	client, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(b.hook.token(flow), b.port)))
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer client.Close()
+	client.SetDeadline(time.Now().Add(10 * time.Second))
 	go say(client, said, rand.New(rand.NewPCG(seed, 3)))
 	got := make(chan []byte, 1)
 	go func() {
@@ -296,12 +303,13 @@ func TestH2HeldLikeDirect(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := io.WriteString(server, frame(h2.Settings, 0, 0, "")); err != nil {
+				if _, err := io.WriteString(server, frame(h2.Settings, 0, 0, "")+frame(h2.WindowUpdate, 0, 0, u32(1<<30))); err != nil {
 					t.Fatal(err)
 				}
+				server.SetDeadline(time.Now().Add(10 * time.Second))
 				saw, err := io.ReadAll(server)
 				if err != nil {
-					t.Fatal(err)
+					t.Fatalf("seed %d: after %d bytes of %d: %v", seed, len(saw), len(said), err)
 				}
 				server.Close()
 				want, streams := byStream(t, said)

@@ -57,6 +57,12 @@ func h2Client(t testing.TB, b *bench, dest netip.AddrPort) *http.Client {
 // door is an address at which programs reach dest through b.
 func door(t testing.TB, b *bench, dest netip.AddrPort) netip.AddrPort {
 	t.Helper()
+	return tappedDoor(t, b, dest, io.Discard)
+}
+
+// tappedDoor is door that writes to tap what programs say.
+func tappedDoor(t testing.TB, b *bench, dest netip.AddrPort, tap io.Writer) netip.AddrPort {
+	t.Helper()
 	return origin(t, func(c *net.TCPConn) {
 		c.SetDeadline(time.Time{})
 		up := b.connect(dest)
@@ -64,7 +70,7 @@ func door(t testing.TB, b *bench, dest netip.AddrPort) netip.AddrPort {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _ = io.Copy(up, c)
+			_, _ = io.Copy(up, io.TeeReader(c, tap))
 			_ = up.CloseWrite()
 		}()
 		_, _ = io.Copy(c, up)

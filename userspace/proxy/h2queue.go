@@ -151,9 +151,6 @@ func (h *h2relay) dropItem(it *item) {
 	if it.block != nil {
 		h.table.Swallow(it.block)
 	}
-	if it.ends {
-		delete(h.swallowed, it.stream)
-	}
 }
 
 // dropStream drops all that waits of a stream, and reports whether that is all
@@ -210,17 +207,18 @@ func (h *h2relay) ungrant(stream uint32) {
 	h.closed(stream)
 }
 
-// forgetStream has all dropped that the client still sends on a stream.
+// forgetStream has all dropped that the client still sends on a stream. It may
+// reset one that it has sent whole.
 func (h *h2relay) forgetStream(stream uint32) {
 	h.altered = true
-	if len(h.swallowed) >= maxSwallowed {
-		oldest := stream
-		for id := range h.swallowed {
-			oldest = min(oldest, id)
-		}
-		delete(h.swallowed, oldest)
+	if _, known := h.swallowed[stream]; known {
+		return
 	}
 	h.swallowed[stream] = struct{}{}
+	if h.oldest = append(h.oldest, stream); len(h.oldest) > maxSwallowed {
+		delete(h.swallowed, h.oldest[0])
+		h.oldest = h.oldest[1:]
+	}
 }
 
 // waitsForItself says that the request that is held may wait for the end of one

@@ -29,8 +29,8 @@ const (
 	// … and mostQueued how many may while the held request waits for the end of
 	// one whose body comes behind them.
 	mostQueued = 8 << 20
-	// maxSwallowed is how many refused requests are remembered whose client did
-	// not end them: what it still sends on them is dropped.
+	// maxSwallowed is how many refused requests are remembered: what the client
+	// still sends on them is dropped.
 	maxSwallowed = 1024
 	// streamTableSize is the size in bytes that a client may give its header
 	// table: what a reader of the origin's direction expects, too.
@@ -63,7 +63,8 @@ type h2relay struct {
 	granted *item          // may go, once nothing is cut by that
 	due     bool           // resume is to be called at the end of the frame
 
-	swallowed map[uint32]struct{} // refused; what the client sends on them is dropped
+	swallowed map[uint32]struct{} // refused; what the client sends on them is dropped …
+	oldest    []uint32            // … and in which order they were
 	altered   bool                // the origin did not get what the client sent, byte for byte
 
 	// What the origin sends.

@@ -27,7 +27,7 @@ func (h *h2relay) ask(a *asks) decision {
 	c := h.c
 	switch {
 	case h.leaving || a.Stream > h.barred:
-		h.swallows(a.Stream, h.whole(a)) // the client is told that nobody looks at it
+		h.swallows(a.Stream) // the client is told that nobody looks at it
 		return askRefused
 	case a.ambiguous:
 		h.malformed(a, "repeated or contradictory pseudo-header field")
@@ -42,7 +42,7 @@ func (h *h2relay) ask(a *asks) decision {
 		h.malformed(a, "invalid host")
 		return askRefused
 	case len(h.open) >= maxStreams:
-		h.reset(a.Stream, h.whole(a), h2.RefusedStream)
+		h.reset(a.Stream, h2.RefusedStream)
 		return askRefused
 	}
 	if named := c.l.p.cfg.Named; named != nil && !h.named && c.via == nil && len(s.lanes) > 0 {
@@ -56,7 +56,7 @@ func (h *h2relay) ask(a *asks) decision {
 	case gate.Queued:
 		if h.over { // nobody would wait for it
 			c.leaveHeld(&h.streams)
-			h.swallows(a.Stream, h.whole(a))
+			h.swallows(a.Stream)
 			return askRefused
 		}
 		return askHeld
@@ -116,7 +116,7 @@ func (h *h2relay) denied(s *stream, out gate.Outcome, ended bool) {
 	if out.Drop {
 		// Not REFUSED_STREAM, after which clients come again at once and by
 		// themselves (RFC 9113 §8.7).
-		h.reset(s.id, ended, h2.EnhanceYourCalm)
+		h.reset(s.id, h2.EnhanceYourCalm)
 		return
 	}
 	h.answer(s.id, ended, &http1.Refusal{
@@ -144,23 +144,20 @@ func (h *h2relay) answer(stream uint32, ended bool, r *http1.Refusal) {
 	if !ended {
 		h.inject = h2.AppendReset(h.inject, stream, h2.NoError)
 	}
-	h.swallows(stream, ended)
+	h.swallows(stream)
 }
 
 // reset refuses a request without an answer.
-func (h *h2relay) reset(stream uint32, ended bool, code h2.Code) {
+func (h *h2relay) reset(stream uint32, code h2.Code) {
 	h.inject = h2.AppendReset(h.inject, stream, code)
-	h.swallows(stream, ended)
+	h.swallows(stream)
 }
 
 // swallows notes that the origin will not see a stream. What waits of it drops out
 // of the queue when that is gone through.
-func (h *h2relay) swallows(stream uint32, ended bool) {
+func (h *h2relay) swallows(stream uint32) {
 	h.decided = max(h.decided, stream)
 	h.forgetStream(stream)
-	if ended && h.behind[stream] == 0 {
-		delete(h.swallowed, stream)
-	}
 }
 
 // cancels follows the reset of a stream by the client.
@@ -168,7 +165,6 @@ func (h *h2relay) cancels(stream uint32) {
 	c := h.c
 	if _, gone := h.swallowed[stream]; gone {
 		h.fate = fateDrop
-		delete(h.swallowed, stream)
 		return
 	}
 	if !h.dropStream(stream) {
@@ -177,6 +173,7 @@ func (h *h2relay) cancels(stream uint32) {
 		return
 	}
 	h.fate = fateDrop
+	h.forgetStream(stream)
 	if h.held != nil && h.held.id == stream {
 		c.leaveHeld(&h.streams)
 		h.due = true

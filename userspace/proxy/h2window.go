@@ -43,6 +43,16 @@ func (w *windows) lend() {
 	}
 }
 
+// overdrawn says that the client takes more than it was given. That is for the
+// origin to judge: nothing waits for room any more.
+func (w *windows) overdrawn() bool {
+	if w.lent == 0 || w.window-w.waits+w.lent >= 0 {
+		return false
+	}
+	w.lent = 0
+	return true
+}
+
 // giveBack returns to the client what the origin will not get.
 func (w *windows) giveBack(n int64) {
 	paid := min(n, max(0, w.lent-w.waits))

@@ -17,7 +17,7 @@ type Explanation struct {
 	Host    string `json:"host"` // as budgets see it
 	Port    uint16 `json:"port"`
 	Path    string `json:"path"`
-	Address string `json:"address,omitempty"` // looked up, where some budget goes by addresses
+	Address string `json:"address,omitempty"` // of a name, where it decides anything
 	Exit    string `json:"exit"`
 	// Led says whether connections to it are led to the proxy at all; LedWhy
 	// gives the reason.

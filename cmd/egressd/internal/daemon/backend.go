@@ -242,11 +242,11 @@ func (b backend) Counts() admin.Counts {
 	slices.SortFunc(out.Pairs, func(a, b admin.PairCounts) int {
 		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.Exit, b.Exit))
 	})
-	quic, err := d.kernel.QUIC()
+	quic, err := d.names.countQUIC(d.kernel.QUIC)
 	if err != nil {
 		d.log.Warn("counts without QUIC", "err", err)
 	}
-	for _, q := range d.names.countQUIC(quic) {
+	for _, q := range quic {
 		for _, o := range q.Outcomes {
 			if o.Label == "untouched" && o.N > 0 {
 				out.QUIC[q.Destination] += o.N

@@ -42,12 +42,12 @@ func (d *Daemon) record() { d.history.Record(time.Now(), d.exitCounters()) }
 
 // exitCounters is what has gone through the exits since the daemon started.
 func (d *Daemon) exitCounters() map[history.Key]history.Counters {
-	destinations, err := d.kernel.Connections()
+	connections, err := d.names.count(d.kernel.Connections)
 	if err != nil {
 		// What was known stays: a count must not fall.
 		d.log.Warn("connections of exits are as of before", "err", err)
 	}
-	return counters(d.engine.Tallies(), d.names.count(destinations))
+	return counters(d.engine.Tallies(), connections)
 }
 
 // counters brings together what the proxy plane and the kernel counted.

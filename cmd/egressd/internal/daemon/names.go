@@ -76,11 +76,16 @@ func (n *names) label(addr netip.AddrPort) string {
 	return policy.OtherLabel
 }
 
-// count adds what the kernel has counted since the last call and returns the
-// sums.
-func (n *names) count(all []loader.Destination) []metrics.Connections {
+// count reads what the kernel has counted, adds what came since the last call
+// and returns the sums. An error is that of read; the sums are then as before.
+//
+// It reads while nobody else counts: of two who read at once, the one that
+// counted last could bring the older counts, which would look as if they had
+// begun anew.
+func (n *names) count(read func() ([]loader.Destination, error)) ([]metrics.Connections, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	all, err := read()
 	if n.totals == nil {
 		n.totals = make(map[labelled]*outcomes)
 		n.last = make(map[destination]loader.Destination)
@@ -118,7 +123,7 @@ func (n *names) count(all []loader.Destination) []metrics.Connections {
 			HandshakeTime: t.handshakeTime,
 		})
 	}
-	return out
+	return out, err
 }
 
 // grown is by how much a counter grew. One that fell was begun anew.

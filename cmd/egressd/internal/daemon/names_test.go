@@ -4,11 +4,14 @@ package daemon
 
 import (
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/metrics"
+	"github.com/egressd/egressd/policy"
 )
 
 var (
@@ -50,7 +53,7 @@ func TestNamesNeverMoveCounts(t *testing.T) {
 		{"a counter begins anew", func() {}, 2, 2, 7, 3},
 	} {
 		step.act()
-		got := redirected(n.count(counts(step.a, step.b)))
+		got := redirected(mustCount(t, &n, counts(step.a, step.b)))
 		if got["other"] != step.other || got["store"] != step.store {
 			t.Errorf("%s: got %v, want other %d and store %d", step.name, got, step.other, step.store)
 		}
@@ -71,10 +74,45 @@ func TestNamesAreBounded(t *testing.T) {
 func TestNamesSumHandshakes(t *testing.T) {
 	var n names
 	for _, total := range []uint64{1, 3, 3} {
-		n.count([]loader.Destination{{Dest: addrA, Exit: "direct", Retransmits: total, Handshakes: total, HandshakeTime: time.Duration(total) * time.Millisecond}})
+		mustCount(t, &n, []loader.Destination{{Dest: addrA, Exit: "direct", Retransmits: total, Handshakes: total, HandshakeTime: time.Duration(total) * time.Millisecond}})
 	}
-	got := n.count(nil)
+	got := mustCount(t, &n, nil)
 	if len(got) != 1 || got[0].Retransmits != 3 || got[0].Handshakes != 3 || got[0].HandshakeTime != 3*time.Millisecond {
 		t.Errorf("got %+v, want 3 of each", got)
+	}
+}
+
+// mustCount counts what the kernel is said to have counted.
+func mustCount(t *testing.T, n *names, all []loader.Destination) []metrics.Connections {
+	t.Helper()
+	sums, err := n.count(func() ([]loader.Destination, error) { return all, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sums
+}
+
+// Several who count at once, as two scrapes do, count nothing twice.
+func TestNamesCountAtOnce(t *testing.T) {
+	var n names
+	var kernel atomic.Uint64
+	read := func() ([]loader.Destination, error) {
+		v := kernel.Add(1)
+		time.Sleep(time.Duration(v%3) * 100 * time.Microsecond) // who read first need not be first
+		return []loader.Destination{{Dest: addrA, Exit: "direct", Redirected: v}}, nil
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				if _, err := n.count(read); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := redirected(mustCount(t, &n, nil)); got[policy.OtherLabel] != kernel.Load() {
+		t.Errorf("counted %v, want %d", got, kernel.Load())
 	}
 }

@@ -16,11 +16,12 @@ type quicNames struct {
 // quicOutcomes are sockets and peers, by what became of them.
 type quicOutcomes struct{ untouched, refused uint64 }
 
-// countQUIC adds what the kernel has counted since the last call and returns
-// the sums. An address has the name that its TCP connections showed.
-func (n *names) countQUIC(all []loader.QUIC) []metrics.QUIC {
+// countQUIC is count for QUIC. An address has the name that its TCP connections
+// showed.
+func (n *names) countQUIC(read func() ([]loader.QUIC, error)) ([]metrics.QUIC, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	all, err := read()
 	q := &n.quic
 	if q.totals == nil {
 		q.last = make(map[destination]loader.QUIC)
@@ -47,5 +48,5 @@ func (n *names) countQUIC(all []loader.QUIC) []metrics.QUIC {
 			Outcomes:    []metrics.Count{{Label: "untouched", N: t.untouched}, {Label: "refused", N: t.refused}},
 		})
 	}
-	return out
+	return out, err
 }

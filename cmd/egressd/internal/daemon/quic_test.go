@@ -24,7 +24,13 @@ func TestQUICNamesNeverMoveCounts(t *testing.T) {
 	} {
 		step.act()
 		got := map[string]uint64{}
-		for _, q := range n.countQUIC([]loader.QUIC{{Dest: addrA, Exit: "direct", Untouched: step.untouched, Refused: step.refused}}) {
+		sums, err := n.countQUIC(func() ([]loader.QUIC, error) {
+			return []loader.QUIC{{Dest: addrA, Exit: "direct", Untouched: step.untouched, Refused: step.refused}}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range sums {
 			for _, o := range q.Outcomes {
 				got[q.Destination+" "+o.Label] += o.N
 			}

@@ -101,11 +101,11 @@ func (s source) insight() (out metrics.TLS) {
 // Kernel implements metrics.Source.
 func (s source) Kernel() (metrics.Kernel, error) {
 	k := s.d.kernel
-	destinations, err := k.Connections()
+	connections, err := s.d.names.count(k.Connections)
 	if err != nil {
 		return metrics.Kernel{}, err
 	}
-	quic, err := k.QUIC()
+	quic, err := s.d.names.countQUIC(k.QUIC)
 	if err != nil {
 		return metrics.Kernel{}, err
 	}
@@ -117,7 +117,7 @@ func (s source) Kernel() (metrics.Kernel, error) {
 	if err != nil {
 		return metrics.Kernel{}, fmt.Errorf("read run times: %w", err)
 	}
-	out := metrics.Kernel{Connections: s.d.names.count(destinations), QUIC: s.d.names.countQUIC(quic), Dropped: k.Dropped()}
+	out := metrics.Kernel{Connections: connections, QUIC: quic, Dropped: k.Dropped()}
 	for _, g := range gates {
 		if g.Name != loader.GateRedirected {
 			out.Untouched = append(out.Untouched, metrics.Count{Label: g.Name, N: g.Passed})

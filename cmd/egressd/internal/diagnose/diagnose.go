@@ -102,7 +102,7 @@ func Analyse(s *Snapshot) Report {
 		}
 	}
 	for _, find := range []func() []Finding{
-		a.passing, a.quic, a.multiplied, a.summed, a.limits, a.edges, a.storms, a.refusals, a.blind, a.others,
+		a.passing, a.quic, a.multiplied, a.summed, a.storms, a.limits, a.edges, a.refusals, a.blind, a.others,
 	} {
 		r.Findings = append(r.Findings, find()...)
 	}

@@ -86,6 +86,16 @@ func TestOverBudget(t *testing.T) {
 	number(t, f, "processes", 2)
 }
 
+func TestOverBudgetByNobodyKnown(t *testing.T) {
+	s := newScene(t)
+	measured := direct
+	measured.Mode = "shadow"
+	s.lane(measured, each(1, 2), each(2, 1))
+	if f := s.only(OverBudget, Possible); f.Processes != nil || !strings.Contains(f.Saw, "by whom was not seen") {
+		t.Errorf("got %+v", f)
+	}
+}
+
 func TestMultiplicationByLanes(t *testing.T) {
 	for _, by := range []string{"destination", "path"} {
 		s := newScene(t)
@@ -125,6 +135,15 @@ func TestWrongLimit(t *testing.T) {
 	if len(all) == 2 && all[1].Certainty != Possible {
 		t.Errorf("got it %s, want possible", all[1].Certainty)
 	}
+}
+
+// TestWrongLimitMeasured has a budget that measures, and is kept all the same.
+func TestWrongLimitMeasured(t *testing.T) {
+	s := newScene(t)
+	l := direct
+	l.BaseRate, l.Mode = 2, "shadow"
+	s.lane(l, each(1, 1), each(4, 1))
+	number(t, s.only(WrongLimit, Likely), "origin_least_per_second", 1.5)
 }
 
 func TestWrongLimitOfThePast(t *testing.T) {
@@ -267,12 +286,14 @@ func TestRetryStorm(t *testing.T) {
 	// An even load that the origin limits is none.
 	s = newScene(t)
 	s.lane(measured, each(1, 5), each(3, 1))
-	s.find()
+	s.only(WrongLimit, Likely)
 
 	// Clients that go on regardless.
 	s = newScene(t)
 	s.lane(measured, each(1, 5), each(1, 4))
-	s.only(RetryStorm, Possible)
+	if all := s.find(WrongLimit, RetryStorm); len(all) == 2 && all[1].Certainty != Possible {
+		t.Errorf("got it %s, want possible", all[1].Certainty)
+	}
 
 	// Lockstep, as the meter of an exit sees it.
 	for score, want := range map[float64]Certainty{0.7: Likely, 0.4: Possible, 0.2: ""} {

@@ -14,7 +14,8 @@ func (a *analysis) limits() (all []Finding) {
 	for i := range a.lanes {
 		l := &a.lanes[i]
 		onsets := a.recent(l)
-		if l.measures() || a.explained[l.Lane] || l.limited == 0 && onsets == 0 || l.Auto {
+		kept := !l.measures() || perSecond(l.sent, a.span) <= above*l.BaseRate
+		if !kept || a.explained[l.Lane] || l.limited == 0 && onsets == 0 || l.Auto {
 			continue
 		}
 		if f, found := a.shared(l); found {
@@ -43,8 +44,10 @@ func (a *analysis) wrong(l *laneView, onsets int) Finding {
 		f.Certainty = Possible
 		f.Do += "; but first see what goes past egressd"
 	}
-	f.Saw = fmt.Sprintf("the budget (%s) is kept, and the origin limits nevertheless: %d time%s while watched, %d time%s before that egressd remembers",
-		budgetText(l), l.limited, plural(l.limited), onsets, plural(uint64(onsets)))
+	f.Saw = fmt.Sprintf("the budget (%s) is kept, and the origin limits nevertheless: %d time%s while watched", budgetText(l), l.limited, plural(l.limited))
+	if !l.measures() {
+		f.Saw += fmt.Sprintf(", and %d time%s it closed the lane in the last %s", onsets, plural(uint64(onsets)), seconds(a.Past.To.Sub(a.Past.From).Seconds()))
+	}
 	if l.Quota != nil && l.Quota.Limit > 0 {
 		f.Numbers["limit_told"] = float64(l.Quota.Limit)
 		f.Saw += fmt.Sprintf("; its answers tell a limit of %d, of which %d are left for %s", l.Quota.Limit, l.Quota.Left, seconds(l.Quota.Until))

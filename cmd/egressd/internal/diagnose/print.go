@@ -34,7 +34,7 @@ func (r *Report) Write(w io.Writer) error {
 		fmt.Fprintf(&out, "Watched for %s: %d request%s sent, %d limited by their origins, %d refused by egressd.\n",
 			seconds(r.Watched), r.Requests, plural(r.Requests), r.TooMany, r.Refused)
 	}
-	fmt.Fprintf(&out, "In the %s before: %d request%s answered, %d of them 429.\n", seconds(r.Since), r.PastSent, plural(r.PastSent), r.Past429s)
+	fmt.Fprintf(&out, "In the last %s: %d request%s answered, %d of them 429.\n", seconds(r.Since), r.PastSent, plural(r.PastSent), r.Past429s)
 	for i := range r.Findings {
 		r.Findings[i].write(&out, i+1)
 	}

@@ -76,6 +76,7 @@ func (a *analysis) storm(l *laneView) (f Finding, found bool) {
 	switch share := float64(l.limited) / float64(max(l.sent, 1)); {
 	case bursts >= minBursts && calmly > 0 && after >= minRise*calmly:
 		f.Certainty = Likely
+		a.explained[l.Lane] = true
 		f.Saw = fmt.Sprintf("within a second after a limit %s is sent, and %s otherwise (%d times): limits are answered with more requests",
 			rateText(after), rateText(calmly), bursts)
 	case l.limited >= minLimited && share >= minHalf && !a.explained[l.Lane]:

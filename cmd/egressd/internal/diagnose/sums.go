@@ -59,7 +59,9 @@ func (a *analysis) multiplied() (all []Finding) {
 		f.Numbers["processes"] = float64(n)
 		switch {
 		case n == 0:
-			continue // who it was is not known
+			f.Kind, f.Certainty = OverBudget, Possible
+			f.Saw = fmt.Sprintf("%s is sent, %.1f times the budget of %s, by whom was not seen; %d of %d answers were limits",
+				rateText(rate), rate/l.BaseRate, rateText(l.BaseRate), l.limited, l.sent)
 		case over == 0 && n > 1:
 			f.Saw = fmt.Sprintf("%d processes sent %s together, %.1f times the budget of %s, each of them within it; %d of %d answers were limits",
 				n, rateText(rate), rate/l.BaseRate, rateText(l.BaseRate), l.limited, l.sent)

@@ -30,9 +30,9 @@ const (
 	minuteMost = 30
 )
 
-// Watch watches a daemon for a time, or until ctx ends, and asks what it
-// remembers. What an ended ctx leaves unasked is an error.
-func Watch(ctx context.Context, d Daemon, destination string, span time.Duration) (*Snapshot, error) {
+// Watch watches a daemon for a time, or until enough is closed, and asks what
+// it remembers. It ends with the first question that is not answered.
+func Watch(ctx context.Context, d Daemon, destination string, span time.Duration, enough <-chan struct{}) (*Snapshot, error) {
 	s := &Snapshot{Destination: destination}
 	var err error
 	if s.First, err = d.Counts(ctx); err != nil {
@@ -43,11 +43,15 @@ func Watch(ctx context.Context, d Daemon, destination string, span time.Duration
 	}
 	began := time.Now()
 	sampled := began
+	s.Clients.Look(began, nil)
 	pause := lookEvery
+watching:
 	for time.Since(began) < span {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
+		case <-enough:
+			break watching
 		case <-time.After(min(pause, span-time.Since(began))):
 		}
 		asked := time.Now()

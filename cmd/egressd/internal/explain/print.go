@@ -27,7 +27,7 @@ func Write(w io.Writer, e *admin.Explanation, state func(admin.Lane) string) err
 	if !e.Led {
 		led = "NO, it goes untouched"
 	}
-	row("", "led here", "%s: %s", led, e.LedWhy)
+	row("", "shaped", "%s: %s", led, e.LedWhy)
 	if e.Inside != "" {
 		row("", "inside", "%s", e.Inside)
 	}
