@@ -52,6 +52,8 @@ var reserved = map[string][]string{
 	"go.yaml.in/yaml/v3":     {"policy/config"},
 	"github.com/rogpeppe":    {"cmd"},
 	"github.com/vishvananda": {"loader", "userspace", "cmd"},
+	"github.com/grafana":     {"metrics"},
+	"github.com/bogdanfinn":  {"userspace"},
 	rival:                    {"test"},
 }
 

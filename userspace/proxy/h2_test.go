@@ -19,7 +19,7 @@ import (
 	"github.com/egressd/egressd/policy"
 )
 
-// each runs f with origins and clients of HTTP/2 without TLS and inside TLS
+// each2 runs f with origins and clients of HTTP/2 without TLS and inside TLS
 // that ends here.
 func each2(t *testing.T, f func(t *testing.T, serve func(http.HandlerFunc, ...*policy.Budget) (*bench, *http.Client, string))) {
 	t.Run("clear", func(t *testing.T) {

@@ -315,8 +315,8 @@ func (h *h2relay) block() error {
 
 // opens takes a request to its gate, unless others wait there.
 func (h *h2relay) opens(hb *h2.HeaderBlock, b *h2.Block) {
-	r, clear := requestOf(hb, b.Fields)
-	a := &asks{Request: r, ambiguous: !clear}
+	r, ok := requestOf(hb, b.Fields)
+	a := &asks{Request: r, ambiguous: !ok}
 	if h.asking > 0 {
 		h.keep(hb, b, a)
 		return
