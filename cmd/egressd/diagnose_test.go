@@ -122,10 +122,12 @@ func TestDiagnose(t *testing.T) {
 			if r.Watched < watch.Seconds()*0.9 {
 				t.Errorf("got a watch of %v s, want %v", r.Watched, watch)
 			}
-			if text := l.ask("diagnose", "--for", "3s"); !strings.Contains(text, tt.says) {
-				t.Errorf("got\n%s\nwant it to say %q", text, tt.says)
-			} else {
-				t.Logf("\n%s", text)
+			var text strings.Builder
+			if err := r.Write(&text); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(text.String(), tt.says) {
+				t.Errorf("got\n%s\nwant it to say %q", text.String(), tt.says)
 			}
 		})
 	}
@@ -155,7 +157,7 @@ func TestDiagnoseInTime(t *testing.T) {
 	if err := p.wait(); err != nil {
 		t.Errorf("got %v, want status 0", err)
 	}
-	for end := time.Now().Add(20 * time.Second); !strings.Contains(p.written(), "Nothing found"); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(p.written(), "1. wrong limit: "); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("got %q, want what was found", p.written())
 		}
