@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//lint:file-ignore SA1019 golang.org/x/net/http2 serves and speaks HTTP/2 on connections that a test made itself, and has settings that net/http has not.
+
 package proxy
 
 import (
