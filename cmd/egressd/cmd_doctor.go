@@ -12,6 +12,7 @@ import (
 
 	"github.com/egressd/egressd/cmd/egressd/internal/admin"
 	"github.com/egressd/egressd/cmd/egressd/internal/doctor"
+	"github.com/egressd/egressd/loader/sight"
 	"github.com/egressd/egressd/loader/sight/discover"
 	"github.com/egressd/egressd/policy/config"
 	"github.com/egressd/egressd/userspace/keylog"
@@ -56,6 +57,7 @@ func (e *env) doctor(ctx context.Context, o doctorOptions) error {
 	cfg := doctor.Config{
 		File: o.config, FileNamed: o.named, PinDir: o.pinDir,
 		Policy: config.Default(), Sources: doctorSources(), Sight: flowSight,
+		Probes: doctor.Probes{Unsafe: unsafeProbes, Price: sight.Price},
 	}
 	if p, err := config.Load(o.config); err != nil {
 		cfg.PolicyErr = err
@@ -109,6 +111,15 @@ var libraries = map[discover.Kind]doctor.Library{
 	discover.BoringSSL:     doctor.BoringSSL,
 	discover.Rustls:        doctor.Rustls,
 	discover.Java:          doctor.JavaTLS,
+}
+
+// unsafeProbes are the reasons why nothing should be probed here.
+func unsafeProbes() ([]string, error) {
+	host, err := discover.ReadHost()
+	if err != nil {
+		return nil, err
+	}
+	return discover.Unsafe(host, sight.OpenSSL), nil
 }
 
 // flowSight is how the inside of a flow is seen.

@@ -18,6 +18,7 @@ type FlowInfo struct {
 	Lane        string        // id of the most specific lane of what it carries; may be empty
 	Requests    int           // let through so far
 	Sight       policy.Sight  // how the inside of a TLS connection is seen
+	Observable  bool          // the policy allows to look into its TLS
 	Age         time.Duration // since it was accepted
 }
 
@@ -53,13 +54,14 @@ func (c *conn) info() FlowInfo {
 	flow := c.flow
 	flow.Exit = c.exitOf()
 	return FlowInfo{
-		Flow:     flow,
-		Host:     c.host,
-		State:    c.stateName(),
-		Lane:     c.laneID(),
-		Requests: c.requests,
-		Sight:    c.sight,
-		Age:      c.l.now.Sub(c.opened),
+		Flow:       flow,
+		Host:       c.host,
+		State:      c.stateName(),
+		Lane:       c.laneID(),
+		Requests:   c.requests,
+		Sight:      c.sight,
+		Observable: c.enrolled,
+		Age:        c.l.now.Sub(c.opened),
 	}
 }
 

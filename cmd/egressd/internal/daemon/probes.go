@@ -30,11 +30,12 @@ type probes struct {
 	opened chan struct{} // closed once there are probes
 	tried  bool          // to open them; under the lock of reloads
 
-	mu      sync.Mutex
-	sight   *sight.Sight // nil: there are none
-	watcher *discover.Watcher
-	files   map[[2]uint64]*probed
-	showing map[uint32]time.Time // processes that showed something, and when last
+	mu        sync.Mutex
+	sight     *sight.Sight // nil: there are none
+	watcher   *discover.Watcher
+	files     map[[2]uint64]*probed
+	rechecked map[[2]uint64]time.Time
+	showing   map[uint32]time.Time // processes that showed something, and when last
 }
 
 // probed is a file with probes.
@@ -89,7 +90,7 @@ func (p *probes) open() error {
 func newProbes(log *slog.Logger, scope policy.Scope) *probes {
 	return &probes{
 		log: log, scope: scope, opened: make(chan struct{}),
-		files: map[[2]uint64]*probed{}, showing: map[uint32]time.Time{},
+		files: map[[2]uint64]*probed{}, showing: map[uint32]time.Time{}, rechecked: map[[2]uint64]time.Time{},
 	}
 }
 
@@ -145,6 +146,58 @@ func (f *probed) close(log *slog.Logger) {
 			log.Warn("probes are not taken off", "file", f.name, "err", err)
 		}
 	}
+}
+
+// recheckEvery is how often silent files are looked for, and recheckAfter how
+// long one that was looked at anew is left alone.
+const (
+	recheckEvery = 10 * time.Second
+	recheckAfter = 10 * time.Minute
+)
+
+// recheck has files looked at anew whose probes are silent although a process
+// that maps them has connections whose inside should show: probes can die with
+// nobody being told, as where a file was written over.
+func (p *probes) recheck(flows func() []proxy.FlowInfo, now time.Time) {
+	p.mu.Lock()
+	watcher := p.watcher
+	p.mu.Unlock()
+	if watcher == nil {
+		return
+	}
+	silent := map[uint32]bool{}
+	for _, f := range flows() {
+		if f.Sight == policy.SightBlind && f.Observable && f.Age > recheckEvery/2 && !p.Shows(f.PID) {
+			silent[f.PID] = true
+		}
+	}
+	for pid := range silent {
+		mapped, err := discover.Mapped(int(pid))
+		if err != nil {
+			continue // it has ended
+		}
+		for _, id := range mapped {
+			if p.due(id, now) {
+				p.log.Debug("probes are silent, the file is looked at anew", "pid", pid, "dev", id[0], "inode", id[1])
+				watcher.Recheck(id[0], id[1])
+			}
+		}
+	}
+}
+
+// due reports whether a file has probes and was not rechecked lately, and notes
+// that it is now.
+func (p *probes) due(id [2]uint64, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.files[id] == nil || now.Sub(p.rechecked[id]) < recheckAfter {
+		return false
+	}
+	if len(p.rechecked) > 1024 {
+		clear(p.rechecked)
+	}
+	p.rechecked[id] = now
+	return true
 }
 
 // event takes what a probe showed.

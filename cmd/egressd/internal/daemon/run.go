@@ -87,6 +87,9 @@ func (d *Daemon) tasks(reload <-chan struct{}) ([]task, error) {
 		}},
 		{"keys of TLS sessions", d.tls.run},
 		{"probes", d.probes.run},
+		{"silent probes", func(ctx context.Context) error {
+			return every(ctx, recheckEvery, func() { d.probes.recheck(d.proxy.Flows, time.Now()) })
+		}},
 		{"reload", func(ctx context.Context) error { return d.reloads(ctx, reload) }},
 	}
 	if d.admin != nil {

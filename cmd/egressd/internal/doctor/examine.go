@@ -23,6 +23,7 @@ type Config struct {
 	PinDir    string // where the daemon pins its ledger
 	Daemon    Daemon
 	Sources   Sources
+	Probes    Probes
 	// Sight is how the inside of a flow's TLS is seen, "" if it is no TLS.
 	Sight func(admin.Flow) string
 }
@@ -33,7 +34,7 @@ func Examine(ctx context.Context, cfg Config) *Report {
 	m := examine(cfg.PinDir)
 	d := ask(ctx, cfg.Daemon, m.cgroupRoot, cfg.Policy.Scope.Cgroups)
 	report := &Report{Checks: m.checks(), Processes: []Process{}}
-	report.Checks = append(report.Checks, checkFile(cfg))
+	report.Checks = append(report.Checks, checkFile(cfg), checkProbes(cfg.Policy, cfg.Probes, m.privileges == nil))
 	report.Checks = append(report.Checks, d.checks()...)
 
 	flows, flowsErr := sights(ctx, cfg, d.status != nil)
