@@ -426,6 +426,20 @@ func (c *conn) facts() policy.Facts {
 	return f
 }
 
+// factsWithin says what is known of a request that was read inside a connection
+// of another protocol than HTTP/1, or of that connection. Method and path are
+// empty where they are not known.
+func (c *conn) factsWithin(host, method, path string) policy.Facts {
+	f := policy.Facts{Host: host, Dest: c.flow.Dest, Exit: c.flow.Exit, Method: method, Path: path, Site: c.siteOf(host)}
+	if c.via != nil {
+		c.via.asFacts(&f)
+		if c.inside() {
+			f.Dest = c.via.dest
+		}
+	}
+	return f
+}
+
 func (c *conn) targetPort() uint16 {
 	switch {
 	case c.req.Port != 0:

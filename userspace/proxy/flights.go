@@ -85,25 +85,14 @@ func (c *conn) moveClient(held bool) (moved bool) {
 	if held || from.ok > 0 || !from.readable || from.eof {
 		return moved
 	}
-	m, errno := c.fill(from)
-	if errno != 0 {
-		c.readBroke(from)
-		return false
-	}
-	return m || moved
+	return c.refill(from) || moved
 }
 
 // enterFlight takes the flight that begins to its gate.
 func (c *conn) enterFlight() {
 	p := c.paced
 	c.unpaid = false
-	f := policy.Facts{Host: c.host, Dest: c.flow.Dest, Exit: c.flow.Exit, Site: c.siteOf(c.host)}
-	if c.via != nil {
-		c.via.asFacts(&f)
-		if c.inside() {
-			f.Dest = c.via.dest
-		}
-	}
+	f := c.factsWithin(c.host, "", "")
 	p.lanes = c.l.p.cfg.Engine.Select(p.lanes[:0], &f, policy.ForOpaque, c.l.now)
 	p.lanes = slices.DeleteFunc(p.lanes, func(l *policy.Lane) bool { return !byFlights(l) })
 	if len(p.lanes) == 0 {

@@ -56,12 +56,7 @@ func (h *h2relay) fromClient() (moved bool) {
 	if full || from.ok > 0 || len(h.out) > 0 || !from.readable || from.eof {
 		return moved
 	}
-	m, errno := c.fill(from)
-	if errno != 0 {
-		c.readBroke(from)
-		return false
-	}
-	return m || moved
+	return c.refill(from) || moved
 }
 
 // send writes to the origin what was put in order.

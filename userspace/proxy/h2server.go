@@ -39,12 +39,7 @@ func (h *h2relay) fromServer() (moved bool) {
 	if !from.readable {
 		return moved
 	}
-	m, errno := c.fill(from)
-	if errno != 0 {
-		c.readBroke(from)
-		return false
-	}
-	return m || moved
+	return c.refill(from) || moved
 }
 
 // deliver writes to the client what may go.

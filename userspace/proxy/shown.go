@@ -153,13 +153,7 @@ func (c *conn) shown(s *Shown) {
 	if name, _, ok := sniff.CanonicalHost(s.Host); ok && s.Host != "" {
 		host = name
 	}
-	f := policy.Facts{Host: host, Dest: c.flow.Dest, Exit: c.flow.Exit, Method: s.Method, Path: s.Path, Site: c.siteOf(host)}
-	if c.via != nil {
-		c.via.asFacts(&f)
-		if c.inside() {
-			f.Dest = c.via.dest
-		}
-	}
+	f := c.factsWithin(host, s.Method, s.Path)
 	lanes := c.l.p.cfg.Engine.Select(nil, &f, policy.ForRequest, c.l.now)
 	a := &s.Answer
 	h := verdict.Head{Status: a.Status, At: a.At}

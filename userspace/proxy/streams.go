@@ -46,7 +46,7 @@ type streams struct {
 	next   uint32         // of the request of HTTP/1 that is answered next
 }
 
-// begin makes a stream of the request that was read, and finds its lanes.
+// newStream makes a stream of the request that was read, and finds its lanes.
 // false says that its host is none.
 func (c *conn) newStream(ss *streams, req *heads.Request) (*stream, bool) {
 	s := &stream{c: c, id: req.Stream, kind: req.Kind}
@@ -63,14 +63,8 @@ func (c *conn) newStream(ss *streams, req *heads.Request) (*stream, bool) {
 		host = canonical
 	}
 	c.host = host
-	s.path, _, _ = strings.Cut(req.Path, "?")
-	f := policy.Facts{Host: host, Dest: c.flow.Dest, Exit: c.flow.Exit, Method: req.Method, Path: req.Path, Site: c.siteOf(host)}
-	if c.via != nil {
-		c.via.asFacts(&f)
-		if c.inside() {
-			f.Dest = c.via.dest
-		}
-	}
+	s.path = req.Path
+	f := c.factsWithin(host, req.Method, req.Path)
 	e := c.l.p.cfg.Engine
 	s.lanes = e.Select(nil, &f, policy.ForRequest, c.l.now)
 	c.lanes = append(c.lanes[:0], s.lanes...)

@@ -31,12 +31,17 @@ func (c *conn) relay(from, to *side, count *int64) (moved bool) {
 	if !from.readable || from.eof {
 		return moved
 	}
-	m, errno := c.fill(from)
+	return c.refill(from) || moved
+}
+
+// refill is fill for one side of a tunnel.
+func (c *conn) refill(s *side) (moved bool) {
+	moved, errno := c.fill(s)
 	if errno != 0 {
-		c.readBroke(from)
+		c.readBroke(s)
 		return false
 	}
-	return m || moved
+	return moved
 }
 
 // spliced is relay through a pipe, of at most most bytes that are not in it yet.
