@@ -17,8 +17,11 @@ struct call {
 	__u8 redirected;
 	__u8 v6_loopback; /* an IPv4 token is out of the socket's reach: ::1 instead */
 	__u8 proxy; /* the destination is a forward proxy, and exit the one behind it */
-	__u8 pad[5];
+	__u8 dropped; /* refused as if nobody had answered */
 	__be32 token; /* set when redirected, but for v6_loopback */
+	struct target target; /* what the kernel plane knows of it */
+	__u8 refused;
+	__u8 pad[3];
 };
 
 /*
@@ -149,8 +152,8 @@ static __always_inline bool is_negative(const struct call *c, __u64 now)
 }
 
 /* Writes the flow record. */
-static __always_inline __u32 record(struct bpf_sock *sk, struct control *ctl, struct call *c,
-				    __u64 now, __u32 slot)
+static __noinline __u32 record(struct bpf_sock *sk, struct control *ctl, struct call *c, __u64 now,
+			       __u32 slot)
 {
 	struct flow f = {
 		.dest = c->dest,
@@ -188,9 +191,17 @@ static __always_inline void unrecord(const struct call *c, struct backlog *backl
 		__sync_fetch_and_add(&backlog->pending, -1);
 }
 
+/* Whether the daemon is there to hold connections. A beat from after now was
+ * read is fresh.
+ */
+static __always_inline bool daemon_alive(const struct control *ctl, __u64 now)
+{
+	return (__s64)(now - READ_ONCE(ctl->beat)) <= (__s64)HEARTBEAT_MAX;
+}
+
 /* The gates that a named destination passes, in order. */
-static __always_inline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-				      struct control *ctl, struct call *c, __u16 *listener)
+static __noinline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
+				 struct control *ctl, struct call *c, __u16 *listener)
 {
 	struct enrolment *enrolment;
 	struct backlog *backlog;
@@ -210,8 +221,7 @@ static __always_inline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock
 	slot = enrolment->slot;
 	if (!listener_alive(ctx, *listener, c->v6_loopback))
 		return GATE_LISTENER;
-	/* A beat from after now was read is fresh. */
-	if ((__s64)(now - READ_ONCE(ctl->beat)) > (__s64)HEARTBEAT_MAX)
+	if (!daemon_alive(ctl, now))
 		return GATE_HEARTBEAT;
 	backlog = bpf_map_lookup_elem(&backlogs, &slot);
 	if (!backlog || !backlog_enter(backlog))
@@ -254,9 +264,121 @@ static __always_inline bool exit_is_late(struct bpf_sock *sk, const struct contr
 	return tp && !BPF_CORE_READ_BITFIELD(&tp->inet_conn.icsk_inet.sk, sk_kern_sock);
 }
 
+/* Notes for the device's program when the SYN of the socket may go; at 0 it has
+ * to find out.
+ */
+static __noinline bool turn_note(const struct call *c, __u64 at)
+{
+	struct turn t = {
+		.at = at,
+		.dest = c->dest,
+		.set = c->target.set,
+		.name = c->target.name,
+	};
+
+	return bpf_map_update_elem(&turns, &c->cookie, &t, BPF_ANY) == 0;
+}
+
+static __always_inline __u32 gate_refuse(struct call *c, int admitted, __u32 gate)
+{
+	c->dropped = admitted == ADMIT_DROPPED;
+	return gate;
+}
+
+/* Whether some rule tells lanes apart by an exit that shows only on the way
+ * out.
+ */
+static __always_inline bool set_is_late(const struct control *ctl, const struct plane_set *set,
+					const struct call *c)
+{
+	__u32 flags = 0;
+
+	if (!(ctl->exits & EXITS_SOURCE && addr_is_zero(&c->source)) &&
+	    !(ctl->exits & EXITS_DEVICE && !c->device))
+		return false;
+#pragma unroll
+	for (__u32 i = 0; i < MAX_RULES; i++) {
+		if (i < set->rules)
+			flags |= set->rule[i].flags;
+	}
+	return flags & RULE_EXIT;
+}
+
+/* Asks the rules of the set. In a function of its own since the stack is
+ * small.
+ */
+static __noinline int plane_ask(struct plane_set *set, struct call *c, __u32 hold, bool guard)
+{
+	struct plane_call p = {
+		.dest = c->dest,
+		.name = c->target.name,
+		.exit = c->exit,
+		.hold = hold,
+	};
+	int answer = guard ? plane_guard(set, &p) : plane_admit(set, &p);
+
+	/* The turn of an earlier connection of this socket is over. */
+	if (answer == ADMIT_GRANTED && hold & HOLD_PACED)
+		bpf_map_delete_elem(&turns, &c->cookie);
+	if (answer == ADMIT_HELD && !turn_note(c, p.turn))
+		answer = ADMIT_ASK;
+	return answer;
+}
+
+/*
+ * Decides a named connection. What the kernel plane can hold by itself it
+ * does; for the rest there is the proxy; and what neither holds is refused if
+ * it is over a budget, or its lane closed.
+ */
+static __always_inline __u32 admit(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
+				   struct control *ctl, struct call *c, __u16 *listener)
+{
+	bool late, own, paced, alive = daemon_alive(ctl, bpf_ktime_get_ns());
+	struct plane_set *set = NULL;
+	int answer = ADMIT_ASK;
+	__u32 gate, hold;
+
+	if (c->target.set && !c->proxy)
+		set = bpf_map_lookup_elem(&plane_sets, &c->target.set);
+	if (!set)
+		return redirect(ctx, sk, ctl, c, listener);
+	paced = is_paced(ctl, c->netns, &c->dest, c->device);
+	hold = (alive ? HOLD_PROXY : 0) | (paced ? HOLD_PACED : 0);
+	late = set_is_late(ctl, set, c);
+	own = !(set->flags & SET_PROXY);
+	if (own) {
+		if (late && paced && turn_note(c, 0))
+			return GATE_GRANTED;
+		if (!late || !alive)
+			answer = plane_ask(set, c, hold, false);
+		if (answer == ADMIT_GRANTED)
+			return GATE_GRANTED;
+		if (answer == ADMIT_HELD)
+			return GATE_HELD;
+		if (answer == ADMIT_REFUSED || answer == ADMIT_DROPPED)
+			return gate_refuse(c, answer, GATE_OVER);
+	}
+	gate = redirect(ctx, sk, ctl, c, listener);
+	if (gate == GATE_REDIRECTED)
+		return gate;
+	if (own) {
+		if (answer == ADMIT_FULL)
+			return GATE_FULL;
+		return alive ? GATE_OVER : GATE_HEARTBEAT;
+	}
+	if (late && paced && turn_note(c, 0))
+		return gate;
+	answer = plane_ask(set, c, hold, true);
+	if (answer == ADMIT_GRANTED)
+		return gate;
+	if (answer == ADMIT_HELD)
+		return GATE_HELD;
+	return gate_refuse(c, answer, GATE_CLOSED);
+}
+
 /* Counts the call for its destination and makes the socket remembered. */
-static __always_inline void count_call(struct bpf_sock *sk, struct control *ctl,
-				       const struct call *c, __u32 gate, bool refused)
+static __noinline void count_call(struct bpf_sock *sk, struct control *ctl, const struct call *c,
+				  __u32 gate, bool refused)
 {
 	struct dest_key key = {
 		.addr = c->dest,
@@ -286,11 +408,11 @@ static __always_inline void count_call(struct bpf_sock *sk, struct control *ctl,
 }
 
 /*
- * Decides one connect(). Returns the verdict of the hook, 1 or 0; when the
+ * Decides one connect(): c->refused is what the hook has to return. When the
  * connection is redirected, c->redirected is set, and c->token, or
  * c->v6_loopback, and *listener say where to. The flow record exists by then.
  */
-static __always_inline int on_connect(struct bpf_sock_addr *ctx, struct call *c, __u16 *listener)
+static __always_inline void on_connect(struct bpf_sock_addr *ctx, struct call *c, __u16 *listener)
 {
 	struct control *ctl = control_get();
 	struct bpf_sock *sk = ctx->sk;
@@ -298,7 +420,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, struct call *c,
 	__u32 gate;
 
 	if (!ctl || !sk)
-		return 1;
+		return;
 	/* UDP has a way of its own: see udp.h. */
 	gate = ctx->protocol == IPPROTO_TCP ? out_of_scope(ctl, c) : GATE_PROTOCOL;
 	in_scope = gate == GATE_MAX;
@@ -306,20 +428,21 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, struct call *c,
 		c->netns = bpf_get_netns_cookie(ctx);
 		c->cookie = bpf_get_socket_cookie(ctx);
 		c->device = device_of(ctl, sk);
-		c->named = destination_named(ctl, &c->dest, c->port);
+		c->named = destination_named(ctl, &c->dest, c->port, &c->target);
 		c->exit = exit_of_endpoint(ctl, &c->dest, c->port);
 		c->proxy = c->exit != 0;
 		if (c->proxy)
 			c->named |= NAMED;
 		else
 			c->exit = exit_of_call(ctl, sk, c);
-		gate = c->named ? redirect(ctx, sk, ctl, c, listener) : GATE_UNNAMED;
+		gate = c->named ? admit(ctx, sk, ctl, c, listener) : GATE_UNNAMED;
 		c->redirected = gate == GATE_REDIRECTED;
-		refused = c->named & NAMED_FAIL_CLOSED && gate_is_safety(gate);
+		refused = gate == GATE_OVER || gate == GATE_CLOSED ||
+			  (c->named & NAMED_FAIL_CLOSED && gate_is_safety(gate));
 	}
 	if (is_canary(ctl, &c->dest, c->port)) {
 		ctl->canary_gate = gate + 1;
-		return 1;
+		return;
 	}
 	gate_add(gate, refused);
 	/* A binding taken off for an earlier connection of this socket. */
@@ -328,10 +451,9 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, struct call *c,
 	if (in_scope)
 		count_call(sk, ctl, c, gate, refused);
 	if (refused) {
-		bpf_set_retval(-ECONNREFUSED);
-		return 0;
+		c->refused = 1;
+		bpf_set_retval(c->dropped ? -ETIMEDOUT : -ECONNREFUSED);
 	}
-	return 1;
 }
 
 #endif

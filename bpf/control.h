@@ -18,13 +18,19 @@ struct control {
 	__u32 canary_port; /* 0 = no canary under way */
 	__u32 endpoints;   /* entries of the map endpoints */
 	__u32 quic_refuse; /* whether UDP to what policy names is refused */
-	__u32 pad;
+	__u32 pace_routes; /* whether all devices that routes use are paced */
 
 	/* Written by the programs, in a cache line of their own. */
 	__u32 canary_gate; /* 1 + gate of the last connect() to the canary */
 	__u32 next_token;
 	__u64 dropped; /* counts for destinations that found no room */
-	__u64 pad2[6];
+	__u64 plane_made; /* lanes that the programs made */
+	__u64 pad2[5];
+
+	/* Written by the daemon. */
+	__u64 pace_netns; /* cookie of the namespace whose devices are paced */
+	__u64 pace_limit; /* the longest time that a device keeps a packet, ns; 0: none does */
+	__u64 pad3[6];
 };
 
 struct {

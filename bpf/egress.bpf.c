@@ -17,8 +17,11 @@
 #include "gates.h"
 #include "lanes.h"
 #include "named.h"
+#include "pace.h"
+#include "plane.h"
 
 #include "connect.h"
+#include "syn.h"
 #include "udp.h"
 
 SEC("cgroup/connect4")
@@ -27,7 +30,6 @@ int connect4(struct bpf_sock_addr *ctx)
 	struct bpf_sock *sk = ctx->sk;
 	struct call c = { .port = bpf_ntohs(ctx->user_port) };
 	__u16 listener = 0;
-	int verdict;
 
 	if (!sk)
 		return 1;
@@ -38,12 +40,13 @@ int connect4(struct bpf_sock_addr *ctx)
 		c.device = sk->bound_dev_if;
 		return on_udp_connect(ctx, &c);
 	}
-	verdict = on_connect(ctx, &c, &listener);
+	on_connect(ctx, &c, &listener);
 	if (c.redirected) {
 		ctx->user_ip4 = c.token;
 		ctx->user_port = bpf_htons(listener);
 	}
-	return verdict;
+	/* The verifier wants to see the numbers. */
+	return c.refused ? 0 : 1;
 }
 
 SEC("cgroup/connect6")
@@ -52,7 +55,6 @@ int connect6(struct bpf_sock_addr *ctx)
 	struct bpf_sock *sk = ctx->sk;
 	struct call c = { .port = bpf_ntohs(ctx->user_port) };
 	__u16 listener = 0;
-	int verdict;
 
 	if (!sk)
 		return 1;
@@ -69,7 +71,7 @@ int connect6(struct bpf_sock_addr *ctx)
 		return on_udp_connect(ctx, &c);
 	}
 	c.native_v6 = !addr_is_v4(&c.dest);
-	verdict = on_connect(ctx, &c, &listener);
+	on_connect(ctx, &c, &listener);
 	if (c.redirected) {
 		/* The kernel looks at the address after this hook. Where it
 		 * finds it v4-mapped it goes on by IPv4.
@@ -80,7 +82,8 @@ int connect6(struct bpf_sock_addr *ctx)
 		ctx->user_ip6[3] = c.v6_loopback ? bpf_htonl(1) : c.token;
 		ctx->user_port = bpf_htons(listener);
 	}
-	return verdict;
+	/* The verifier wants to see the numbers. */
+	return c.refused ? 0 : 1;
 }
 
 /* Also for v4-mapped addresses of IPv6 sockets. */
@@ -214,6 +217,13 @@ int account_open(struct bpf_iter__task_file *ctx)
 	if (info && ctl)
 		sock_account(ctl, info, (struct tcp_sock *)sk, false);
 	return 0;
+}
+
+/* At the way out of devices that have fq. */
+SEC("tc")
+int pace(struct __sk_buff *skb)
+{
+	return on_syn(skb);
 }
 
 /* Run once by the daemon: its process id, as the hooks see it. */

@@ -30,6 +30,8 @@ struct named_case {
 	struct addr dest;
 	__u32 port;
 	__u32 named;
+	__u32 set;
+	__u32 name;
 };
 
 struct {
@@ -48,12 +50,15 @@ int test_named(void *ctx __attribute__((unused)))
 	struct control *ctl = control_get();
 	__u32 zero = 0;
 	struct named_case *c = bpf_map_lookup_elem(&named_cases, &zero);
+	struct target target = {};
 	struct addr dest;
 
 	if (!ctl || !c)
 		return 0;
 	dest = c->dest;
-	c->named = destination_named(ctl, &dest, c->port);
+	c->named = destination_named(ctl, &dest, c->port, &target);
+	c->set = target.set;
+	c->name = target.name;
 	return 0;
 }
 

@@ -23,6 +23,10 @@ enum gate {
 	GATE_HEARTBEAT,   /* the accept loop stands still */
 	GATE_BACKLOG,     /* too many connections wait to be taken */
 	GATE_FULL,        /* no room for the flow record */
+	GATE_GRANTED,     /* by the kernel plane, at once */
+	GATE_HELD,        /* by the kernel plane, until its turn */
+	GATE_OVER,        /* over a budget of the kernel plane: refused */
+	GATE_CLOSED,      /* goes around the proxy, and its lane is closed: refused */
 	GATE_MAX,
 };
 

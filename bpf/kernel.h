@@ -33,6 +33,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_LPM_TRIE = 11,
+	BPF_MAP_TYPE_QUEUE = 22,
 	BPF_MAP_TYPE_SK_STORAGE = 24,
 };
 
@@ -44,6 +45,17 @@ enum {
 	BPF_F_MMAPABLE = 1024,
 	BPF_SK_STORAGE_GET_F_CREATE = 1,
 	BPF_F_CURRENT_NETNS = -1,
+	BPF_F_INGRESS = 1,
+	BPF_SKB_TSTAMP_DELIVERY_MONO = 1,
+	BPF_HDR_START_NET = 1,
+};
+
+/* include/uapi/linux/bpf.h: enum tcx_action_base; the same as TC_ACT_UNSPEC and
+ * TC_ACT_SHOT of include/uapi/linux/pkt_cls.h
+ */
+enum {
+	TCX_NEXT = -1,
+	TCX_DROP = 2,
 };
 
 /* include/uapi/linux/bpf.h: states of struct bpf_sock, the same as in
@@ -77,6 +89,7 @@ enum {
 
 /* include/uapi/asm-generic/errno.h */
 enum {
+	ETIMEDOUT = 110,
 	ECONNREFUSED = 111,
 };
 
@@ -131,6 +144,53 @@ struct bpf_sock_addr {
 	__u32 msg_src_ip4;
 	__u32 msg_src_ip6[4];
 	struct bpf_sock *sk;
+};
+
+/* include/uapi/linux/bpf.h; a socket here is a struct bpf_sock of which only
+ * family, state and addresses may be read
+ */
+struct __sk_buff {
+	__u32 len;
+	__u32 pkt_type;
+	__u32 mark;
+	__u32 queue_mapping;
+	__be32 protocol;
+	__u32 vlan_present;
+	__u32 vlan_tci;
+	__be32 vlan_proto;
+	__u32 priority;
+	__u32 ingress_ifindex;
+	__u32 ifindex;
+	__u32 tc_index;
+	__u32 cb[5];
+	__u32 hash;
+	__u32 tc_classid;
+	__u32 data;
+	__u32 data_end;
+	__u32 napi_id;
+	__u32 family;
+	__be32 remote_ip4;
+	__be32 local_ip4;
+	__be32 remote_ip6[4];
+	__be32 local_ip6[4];
+	__be32 remote_port;
+	__u32 local_port;
+	__u32 data_meta;
+	union {
+		struct bpf_flow_keys *flow_keys;
+		__u64 : 64;
+	} __attribute__((aligned(8)));
+	__u64 tstamp;
+	__u32 wire_len;
+	__u32 gso_segs;
+	union {
+		struct bpf_sock *sk;
+		__u64 : 64;
+	} __attribute__((aligned(8)));
+	__u32 gso_size;
+	__u8 tstamp_type;
+	__u32 : 24;
+	__u64 hwtstamp;
 };
 
 /* include/uapi/linux/bpf.h */

@@ -7,6 +7,12 @@ enum {
 	NAMED_LOCAL = 1,       /* loopback and link-local addresses, too */
 	NAMED_FAIL_CLOSED = 2, /* refuse rather than let go untouched */
 	NAMED = 4,             /* set in every answer that names */
+	NAMED_ASK = 8,         /* budgets name hosts here: see targets */
+};
+
+struct named {
+	__u32 flags;
+	__u32 set; /* of the kernel plane: id, or 0 */
 };
 
 /* Ports named at any address, in host order. */
@@ -15,7 +21,7 @@ struct {
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u16);
-	__type(value, __u8);
+	__type(value, struct named);
 } ports SEC(".maps");
 
 struct prefix {
@@ -47,8 +53,28 @@ struct {
 	__uint(max_entries, 262144);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct prefix_port);
-	__type(value, __u8);
+	__type(value, struct named);
 } prefix_ports SEC(".maps");
+
+struct target_key {
+	struct addr addr;
+	__u16 port; /* host order */
+	__u16 pad;
+};
+
+struct target {
+	__u32 set;
+	__u32 name; /* id of the host's name */
+};
+
+/* What holds for addresses whose names are known. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct target_key);
+	__type(value, struct target);
+} targets SEC(".maps");
 
 /* Whether this is the destination by which the daemon tests the hook. It is
  * named whatever policy says, and not counted.
@@ -59,15 +85,19 @@ static __always_inline bool is_canary(const struct control *ctl, const struct ad
 	return ctl->canary_port && ctl->canary_port == port && addr_equal(&ctl->canary, dest);
 }
 
-/* NAMED and the flags of all that name the destination, or 0. */
-static __always_inline __u8 destination_named(const struct control *ctl, const struct addr *dest,
-					      __u16 port)
+/* NAMED and the flags of all that name the destination, or 0; and the set that
+ * holds for it, of the most special that has one.
+ */
+static __always_inline __u32 destination_named(const struct control *ctl, const struct addr *dest,
+					       __u16 port, struct target *target)
 {
-	__u8 named = 0;
-	__u8 *flags = bpf_map_lookup_elem(&ports, &port);
+	__u32 named = 0;
+	struct named *have = bpf_map_lookup_elem(&ports, &port);
 
-	if (flags && (*flags & NAMED_LOCAL || !addr_is_local(dest)))
-		named = NAMED | *flags;
+	if (have && (have->flags & NAMED_LOCAL || !addr_is_local(dest))) {
+		named = NAMED | have->flags;
+		target->set = have->set;
+	}
 	if (ctl->prefixes) {
 		struct prefix key = { .bits = 128, .addr = *dest };
 		__u32 *id = bpf_map_lookup_elem(&prefixes, &key);
@@ -75,10 +105,19 @@ static __always_inline __u8 destination_named(const struct control *ctl, const s
 		if (id) {
 			struct prefix_port pp = { .prefix = *id, .port = port };
 
-			flags = bpf_map_lookup_elem(&prefix_ports, &pp);
-			if (flags)
-				named |= NAMED | *flags;
+			have = bpf_map_lookup_elem(&prefix_ports, &pp);
+			if (have) {
+				named |= NAMED | have->flags;
+				target->set = have->set;
+			}
 		}
+	}
+	if (named & NAMED_ASK) {
+		struct target_key key = { .addr = *dest, .port = port };
+		struct target *known = bpf_map_lookup_elem(&targets, &key);
+
+		if (known)
+			*target = *known;
 	}
 	if (is_canary(ctl, dest, port))
 		named |= NAMED;

@@ -97,7 +97,7 @@ static __always_inline bool udp_has_proxy(const struct control *ctl, const struc
 {
 	if (!bpf_map_lookup_elem(&enrolments, &c->netns))
 		return false;
-	return (__s64)(bpf_ktime_get_ns() - READ_ONCE(ctl->beat)) <= (__s64)HEARTBEAT_MAX;
+	return daemon_alive(ctl, bpf_ktime_get_ns());
 }
 
 static __always_inline void udp_count(struct control *ctl, const struct call *c, bool refused)
@@ -148,7 +148,7 @@ static __always_inline bool udp_is_refused(struct bpf_sock_addr *ctx, struct con
 
 	if (port_is_never_quic(c->port))
 		return false;
-	c->named = destination_named(ctl, &c->dest, c->port);
+	c->named = destination_named(ctl, &c->dest, c->port, &c->target);
 	if (!c->named || addr_is_group(&c->dest))
 		return false;
 	if (connecting && !sock_is_nonblocking(ctx))

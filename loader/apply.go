@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync/atomic"
 
@@ -15,13 +16,15 @@ import (
 
 // Flags of a named port, as in bpf/named.h.
 const (
-	namedLocal uint8 = 1 << iota
+	namedLocal uint32 = 1 << iota
 	namedFailClosed
+	_ // what the programs set
+	namedAsk
 )
 
 // namedState is what the maps say now.
 type namedState struct {
-	ports     map[uint16]uint8
+	ports     map[uint16]egressNamed
 	prefixes  map[netip.Prefix]namedPrefix
 	nextID    uint32
 	endpoints map[egressEndpoint]uint32 // → id of the exit
@@ -29,12 +32,12 @@ type namedState struct {
 
 type namedPrefix struct {
 	id    uint32
-	ports map[uint16]uint8
+	ports map[uint16]egressNamed
 }
 
 func newNamedState() namedState {
 	return namedState{
-		ports:     make(map[uint16]uint8),
+		ports:     make(map[uint16]egressNamed),
 		prefixes:  make(map[netip.Prefix]namedPrefix),
 		endpoints: make(map[egressEndpoint]uint32),
 	}
@@ -45,10 +48,6 @@ func newNamedState() namedState {
 // old and the new policy name is named all the while. After an error the maps
 // hold some of both; applying either again is right.
 func (k *Kernel) Apply(r policy.Redirects) error {
-	ports, prefixes, err := wanted(r)
-	if err != nil {
-		return err
-	}
 	if err := checkExits(r.Exits); err != nil {
 		return fmt.Errorf("apply redirects: %w", err)
 	}
@@ -58,6 +57,10 @@ func (k *Kernel) Apply(r policy.Redirects) error {
 	}
 	k.stateMu.Lock()
 	defer k.stateMu.Unlock()
+	ports, prefixes, err := k.wanted(r)
+	if err != nil {
+		return err
+	}
 	// Exits first: a flow redirected by the new rules has its new exit.
 	if err := k.applyExits(r.Exits); err != nil {
 		return err
@@ -74,42 +77,64 @@ func (k *Kernel) Apply(r policy.Redirects) error {
 	if err := k.removePorts(ports); err != nil {
 		return err
 	}
-	return k.removePrefixes(prefixes)
+	if err := k.removePrefixes(prefixes); err != nil {
+		return err
+	}
+	return k.forgetSets()
 }
 
 // wanted checks r and puts it in the form of the maps. Entries that name the
-// same are merged: each of their flags counts.
-func wanted(r policy.Redirects) (map[uint16]uint8, map[netip.Prefix]map[uint16]uint8, error) {
-	ports := make(map[uint16]uint8)
+// same are merged: each of their flags counts. The sets of the result exist.
+func (k *Kernel) wanted(r policy.Redirects) (map[uint16]egressNamed, map[netip.Prefix]map[uint16]egressNamed, error) {
+	ports := make(map[uint16]egressNamed)
 	for _, p := range r.Ports {
 		if p.Port == 0 {
 			return nil, nil, errors.New("apply redirects: port 0")
 		}
-		flags := ports[p.Port]
-		if p.Local {
-			flags |= namedLocal
+		set, err := k.planeSet(p.Set)
+		if err != nil {
+			return nil, nil, fmt.Errorf("apply redirects: port %d: %w", p.Port, err)
 		}
-		if p.FailClosed {
-			flags |= namedFailClosed
-		}
-		ports[p.Port] = flags
+		ports[p.Port] = merge(ports[p.Port], namedFlags(p.Local, p.FailClosed, p.Ask), set)
 	}
-	prefixes := make(map[netip.Prefix]map[uint16]uint8)
+	prefixes := make(map[netip.Prefix]map[uint16]egressNamed)
 	for _, p := range r.Prefixes {
 		if p.Port == 0 || !p.Prefix.IsValid() {
 			return nil, nil, fmt.Errorf("apply redirects: prefix %s port %d", p.Prefix, p.Port)
 		}
+		set, err := k.planeSet(p.Set)
+		if err != nil {
+			return nil, nil, fmt.Errorf("apply redirects: prefix %s port %d: %w", p.Prefix, p.Port, err)
+		}
 		prefix := canonical(p.Prefix)
 		if prefixes[prefix] == nil {
-			prefixes[prefix] = make(map[uint16]uint8)
+			prefixes[prefix] = make(map[uint16]egressNamed)
 		}
-		flags := prefixes[prefix][p.Port]
-		if p.FailClosed {
-			flags |= namedFailClosed
-		}
-		prefixes[prefix][p.Port] = flags
+		prefixes[prefix][p.Port] = merge(prefixes[prefix][p.Port], namedFlags(false, p.FailClosed, false), set)
 	}
 	return ports, propagate(prefixes), nil
+}
+
+func namedFlags(local, failClosed, ask bool) (flags uint32) {
+	if local {
+		flags |= namedLocal
+	}
+	if failClosed {
+		flags |= namedFailClosed
+	}
+	if ask {
+		flags |= namedAsk
+	}
+	return flags
+}
+
+// merge is n with more flags, and with the set if that is one.
+func merge(n egressNamed, flags, set uint32) egressNamed {
+	n.Flags |= flags
+	if set != 0 {
+		n.Set = set
+	}
+	return n
 }
 
 // canonical writes IPv4 prefixes as IPv6 ones of mapped addresses, and clears
@@ -123,14 +148,15 @@ func canonical(p netip.Prefix) netip.Prefix {
 }
 
 // propagate gives each prefix also the ports of the prefixes around it: the
-// programs see only the longest match.
-func propagate(prefixes map[netip.Prefix]map[uint16]uint8) map[netip.Prefix]map[uint16]uint8 {
-	result := make(map[netip.Prefix]map[uint16]uint8, len(prefixes))
+// programs see only the longest match. The set of a port is that of the
+// longest prefix which names it, and holds for those around as well.
+func propagate(prefixes map[netip.Prefix]map[uint16]egressNamed) map[netip.Prefix]map[uint16]egressNamed {
+	result := make(map[netip.Prefix]map[uint16]egressNamed, len(prefixes))
 	for inner := range prefixes {
-		ports := make(map[uint16]uint8)
+		ports := make(map[uint16]egressNamed)
 		for bits := range inner.Bits() + 1 {
-			for port, flags := range prefixes[netip.PrefixFrom(inner.Addr(), bits).Masked()] {
-				ports[port] |= flags
+			for port, named := range prefixes[netip.PrefixFrom(inner.Addr(), bits).Masked()] {
+				ports[port] = egressNamed{Flags: ports[port].Flags | named.Flags, Set: named.Set}
 			}
 		}
 		result[inner] = ports
@@ -138,20 +164,20 @@ func propagate(prefixes map[netip.Prefix]map[uint16]uint8) map[netip.Prefix]map[
 	return result
 }
 
-func (k *Kernel) addPorts(want map[uint16]uint8) error {
-	for port, flags := range want {
-		if have, ok := k.named.ports[port]; ok && have == flags {
+func (k *Kernel) addPorts(want map[uint16]egressNamed) error {
+	for port, named := range want {
+		if have, ok := k.named.ports[port]; ok && have == named {
 			continue
 		}
-		if err := k.objs.Ports.Update(port, flags, ebpf.UpdateAny); err != nil {
+		if err := k.objs.Ports.Update(port, named, ebpf.UpdateAny); err != nil {
 			return fmt.Errorf("name port %d: %w", port, err)
 		}
-		k.named.ports[port] = flags
+		k.named.ports[port] = named
 	}
 	return nil
 }
 
-func (k *Kernel) removePorts(want map[uint16]uint8) error {
+func (k *Kernel) removePorts(want map[uint16]egressNamed) error {
 	for port := range k.named.ports {
 		if _, ok := want[port]; ok {
 			continue
@@ -166,16 +192,16 @@ func (k *Kernel) removePorts(want map[uint16]uint8) error {
 
 // addPrefixes writes the ports of a changed prefix under a new id, then turns
 // the prefix to it in one step, then forgets the old id.
-func (k *Kernel) addPrefixes(want map[netip.Prefix]map[uint16]uint8) error {
+func (k *Kernel) addPrefixes(want map[netip.Prefix]map[uint16]egressNamed) error {
 	for prefix, ports := range want {
 		old, known := k.named.prefixes[prefix]
-		if known && equalPorts(old.ports, ports) {
+		if known && maps.Equal(old.ports, ports) {
 			continue
 		}
 		k.named.nextID++
 		id := k.named.nextID
-		for port, flags := range ports {
-			if err := k.objs.PrefixPorts.Update(egressPrefixPort{Prefix: id, Port: port}, flags, ebpf.UpdateAny); err != nil {
+		for port, named := range ports {
+			if err := k.objs.PrefixPorts.Update(egressPrefixPort{Prefix: id, Port: port}, named, ebpf.UpdateAny); err != nil {
 				return fmt.Errorf("name port %d of %s: %w", port, prefix, err)
 			}
 		}
@@ -193,7 +219,7 @@ func (k *Kernel) addPrefixes(want map[netip.Prefix]map[uint16]uint8) error {
 	return nil
 }
 
-func (k *Kernel) removePrefixes(want map[netip.Prefix]map[uint16]uint8) error {
+func (k *Kernel) removePrefixes(want map[netip.Prefix]map[uint16]egressNamed) error {
 	for prefix, have := range k.named.prefixes {
 		if _, ok := want[prefix]; ok {
 			continue
@@ -227,16 +253,4 @@ func (k *Kernel) countPrefixes() {
 
 func prefixKey(p netip.Prefix) egressPrefix {
 	return egressPrefix{Bits: uint32(p.Bits()), Addr: egressAddr{Bytes: p.Addr().As16()}}
-}
-
-func equalPorts(a, b map[uint16]uint8) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for port, flags := range a {
-		if other, ok := b[port]; !ok || other != flags {
-			return false
-		}
-	}
-	return true
 }

@@ -34,18 +34,30 @@ var gateNames = [egressGateGATE_MAX]string{
 	egressGateGATE_HEARTBEAT:   "heartbeat",
 	egressGateGATE_BACKLOG:     "backlog",
 	egressGateGATE_FULL:        "full",
+	egressGateGATE_GRANTED:     GateGranted,
+	egressGateGATE_HELD:        GateHeld,
+	egressGateGATE_OVER:        "over",
+	egressGateGATE_CLOSED:      "closed",
 }
 
 // GateRedirected is the name of the gate through which connections go to the
 // proxy. All others leave them untouched.
 const GateRedirected = "redirected"
 
+// Names of the gates of the kernel plane through which connections go without
+// the proxy: at once, or at their turn.
+const (
+	GateGranted = "granted"
+	GateHeld    = "held"
+)
+
 // Gate counts the connect() calls that left the hook in one way.
 type Gate struct {
 	Name   string
 	Passed uint64 // went on: to the proxy through GateRedirected, untouched through the others
-	// Refused counts those that were refused instead, since their budget says
-	// fail: closed or, of the gate for UDP, since QUIC is refused.
+	// Refused counts those that were refused instead: since their budget says
+	// fail: closed; by the gates "over" and "closed" of the kernel plane, since
+	// nothing could hold them; by the gate for UDP, since QUIC is refused.
 	Refused uint64
 }
 

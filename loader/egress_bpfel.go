@@ -54,11 +54,15 @@ type egressControl struct {
 	CanaryPort uint32
 	Endpoints  uint32
 	QuicRefuse uint32
-	Pad        uint32
+	PaceRoutes uint32
 	CanaryGate uint32
 	NextToken  uint32
 	Dropped    uint64
-	Pad2       [6]uint64
+	PlaneMade  uint64
+	Pad2       [5]uint64
+	PaceNetns  uint64
+	PaceLimit  uint64
+	Pad3       [6]uint64
 }
 
 type egressDest struct {
@@ -157,7 +161,11 @@ const (
 	egressGateGATE_HEARTBEAT   egressGate = 15
 	egressGateGATE_BACKLOG     egressGate = 16
 	egressGateGATE_FULL        egressGate = 17
-	egressGateGATE_MAX         egressGate = 18
+	egressGateGATE_GRANTED     egressGate = 18
+	egressGateGATE_HELD        egressGate = 19
+	egressGateGATE_OVER        egressGate = 20
+	egressGateGATE_CLOSED      egressGate = 21
+	egressGateGATE_MAX         egressGate = 22
 )
 
 type egressGateCount struct {
@@ -181,12 +189,43 @@ type egressLaneHash struct {
 	Bytes [16]uint8
 }
 
+type egressNamed struct {
+	_     structs.HostLayout
+	Flags uint32
+	Set   uint32
+}
+
 type egressNegativeKey struct {
 	_     structs.HostLayout
 	Dest  egressAddr
 	Netns uint64
 	Port  uint16
 	Pad   [3]uint16
+}
+
+type egressPlaneKey struct {
+	_      structs.HostLayout
+	Dest   egressAddr
+	Name   uint32
+	Budget uint32
+	Exit   uint32
+	Pad    uint32
+}
+
+type egressPlaneSet struct {
+	_     structs.HostLayout
+	Flags uint32
+	Rules uint32
+	Rule  [4]struct {
+		_         structs.HostLayout
+		Interval  uint64
+		Tolerance uint64
+		MaxWait   uint64
+		MaxQueue  uint32
+		Budget    uint32
+		Flags     uint32
+		Pad       uint32
+	}
 }
 
 type egressPrefix struct {
@@ -212,6 +251,27 @@ type egressSockInfo struct {
 	Timed       uint32
 	Device      uint32
 	Early       uint32
+}
+
+type egressTarget struct {
+	_    structs.HostLayout
+	Set  uint32
+	Name uint32
+}
+
+type egressTargetKey struct {
+	_    structs.HostLayout
+	Addr egressAddr
+	Port uint16
+	Pad  uint16
+}
+
+type egressTurn struct {
+	_    structs.HostLayout
+	At   uint64
+	Dest egressAddr
+	Set  uint32
+	Name uint32
 }
 
 type egressUdpDest struct {
@@ -247,10 +307,17 @@ const (
 	egressMapLanes         = "lanes"
 	egressMapLedger        = "ledger"
 	egressMapNegatives     = "negatives"
+	egressMapPaceDevices   = "pace_devices"
+	egressMapPaceLocals    = "pace_locals"
+	egressMapPlaneLanes    = "plane_lanes"
+	egressMapPlaneSets     = "plane_sets"
+	egressMapPlaneSpares   = "plane_spares"
 	egressMapPorts         = "ports"
 	egressMapPrefixPorts   = "prefix_ports"
 	egressMapPrefixes      = "prefixes"
 	egressMapRedirected    = "redirected"
+	egressMapTargets       = "targets"
+	egressMapTurns         = "turns"
 	egressMapUdpDests      = "udp_dests"
 	egressMapUdpPeers      = "udp_peers"
 	egressMapUntouched     = "untouched"
@@ -259,6 +326,7 @@ const (
 	egressProgConnect6     = "connect6"
 	egressProgGetpeername4 = "getpeername4"
 	egressProgGetpeername6 = "getpeername6"
+	egressProgPace         = "pace"
 	egressProgSendmsg4     = "sendmsg4"
 	egressProgSendmsg6     = "sendmsg6"
 	egressProgSockRelease  = "sock_release"
@@ -312,6 +380,7 @@ type egressProgramSpecs struct {
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
+	Pace         *ebpf.ProgramSpec `ebpf:"pace"`
 	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
 	Sendmsg6     *ebpf.ProgramSpec `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.ProgramSpec `ebpf:"sock_release"`
@@ -337,10 +406,17 @@ type egressMapSpecs struct {
 	Lanes       *ebpf.MapSpec `ebpf:"lanes"`
 	Ledger      *ebpf.MapSpec `ebpf:"ledger"`
 	Negatives   *ebpf.MapSpec `ebpf:"negatives"`
+	PaceDevices *ebpf.MapSpec `ebpf:"pace_devices"`
+	PaceLocals  *ebpf.MapSpec `ebpf:"pace_locals"`
+	PlaneLanes  *ebpf.MapSpec `ebpf:"plane_lanes"`
+	PlaneSets   *ebpf.MapSpec `ebpf:"plane_sets"`
+	PlaneSpares *ebpf.MapSpec `ebpf:"plane_spares"`
 	Ports       *ebpf.MapSpec `ebpf:"ports"`
 	PrefixPorts *ebpf.MapSpec `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.MapSpec `ebpf:"prefixes"`
 	Redirected  *ebpf.MapSpec `ebpf:"redirected"`
+	Targets     *ebpf.MapSpec `ebpf:"targets"`
+	Turns       *ebpf.MapSpec `ebpf:"turns"`
 	UdpDests    *ebpf.MapSpec `ebpf:"udp_dests"`
 	UdpPeers    *ebpf.MapSpec `ebpf:"udp_peers"`
 	Untouched   *ebpf.MapSpec `ebpf:"untouched"`
@@ -387,10 +463,17 @@ type egressMaps struct {
 	Lanes       *ebpf.Map `ebpf:"lanes"`
 	Ledger      *ebpf.Map `ebpf:"ledger"`
 	Negatives   *ebpf.Map `ebpf:"negatives"`
+	PaceDevices *ebpf.Map `ebpf:"pace_devices"`
+	PaceLocals  *ebpf.Map `ebpf:"pace_locals"`
+	PlaneLanes  *ebpf.Map `ebpf:"plane_lanes"`
+	PlaneSets   *ebpf.Map `ebpf:"plane_sets"`
+	PlaneSpares *ebpf.Map `ebpf:"plane_spares"`
 	Ports       *ebpf.Map `ebpf:"ports"`
 	PrefixPorts *ebpf.Map `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.Map `ebpf:"prefixes"`
 	Redirected  *ebpf.Map `ebpf:"redirected"`
+	Targets     *ebpf.Map `ebpf:"targets"`
+	Turns       *ebpf.Map `ebpf:"turns"`
 	UdpDests    *ebpf.Map `ebpf:"udp_dests"`
 	UdpPeers    *ebpf.Map `ebpf:"udp_peers"`
 	Untouched   *ebpf.Map `ebpf:"untouched"`
@@ -413,10 +496,17 @@ func (m *egressMaps) Close() error {
 		m.Lanes,
 		m.Ledger,
 		m.Negatives,
+		m.PaceDevices,
+		m.PaceLocals,
+		m.PlaneLanes,
+		m.PlaneSets,
+		m.PlaneSpares,
 		m.Ports,
 		m.PrefixPorts,
 		m.Prefixes,
 		m.Redirected,
+		m.Targets,
+		m.Turns,
 		m.UdpDests,
 		m.UdpPeers,
 		m.Untouched,
@@ -438,6 +528,7 @@ type egressPrograms struct {
 	Connect6     *ebpf.Program `ebpf:"connect6"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
+	Pace         *ebpf.Program `ebpf:"pace"`
 	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
 	Sendmsg6     *ebpf.Program `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.Program `ebpf:"sock_release"`
@@ -451,6 +542,7 @@ func (p *egressPrograms) Close() error {
 		p.Connect6,
 		p.Getpeername4,
 		p.Getpeername6,
+		p.Pace,
 		p.Sendmsg4,
 		p.Sendmsg6,
 		p.SockRelease,

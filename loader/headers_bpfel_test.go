@@ -72,11 +72,15 @@ type headersControl struct {
 	CanaryPort uint32
 	Endpoints  uint32
 	QuicRefuse uint32
-	Pad        uint32
+	PaceRoutes uint32
 	CanaryGate uint32
 	NextToken  uint32
 	Dropped    uint64
-	Pad2       [6]uint64
+	PlaneMade  uint64
+	Pad2       [5]uint64
+	PaceNetns  uint64
+	PaceLimit  uint64
+	Pad3       [6]uint64
 }
 
 type headersDest struct {
@@ -193,7 +197,11 @@ const (
 	headersGateGATE_HEARTBEAT   headersGate = 15
 	headersGateGATE_BACKLOG     headersGate = 16
 	headersGateGATE_FULL        headersGate = 17
-	headersGateGATE_MAX         headersGate = 18
+	headersGateGATE_GRANTED     headersGate = 18
+	headersGateGATE_HELD        headersGate = 19
+	headersGateGATE_OVER        headersGate = 20
+	headersGateGATE_CLOSED      headersGate = 21
+	headersGateGATE_MAX         headersGate = 22
 )
 
 type headersGateCount struct {
@@ -224,11 +232,19 @@ type headersLaneHash struct {
 	Bytes [16]uint8
 }
 
+type headersNamed struct {
+	_     structs.HostLayout
+	Flags uint32
+	Set   uint32
+}
+
 type headersNamedCase struct {
 	_     structs.HostLayout
 	Dest  headersAddr
 	Port  uint32
 	Named uint32
+	Set   uint32
+	Name  uint32
 }
 
 type headersNegativeKey struct {
@@ -237,6 +253,31 @@ type headersNegativeKey struct {
 	Netns uint64
 	Port  uint16
 	Pad   [3]uint16
+}
+
+type headersPlaneKey struct {
+	_      structs.HostLayout
+	Dest   headersAddr
+	Name   uint32
+	Budget uint32
+	Exit   uint32
+	Pad    uint32
+}
+
+type headersPlaneSet struct {
+	_     structs.HostLayout
+	Flags uint32
+	Rules uint32
+	Rule  [4]struct {
+		_         structs.HostLayout
+		Interval  uint64
+		Tolerance uint64
+		MaxWait   uint64
+		MaxQueue  uint32
+		Budget    uint32
+		Flags     uint32
+		Pad       uint32
+	}
 }
 
 type headersPrefix struct {
@@ -269,6 +310,27 @@ type headersSpin struct {
 	Cell    uint32
 	Rounds  uint32
 	Granted uint64
+}
+
+type headersTarget struct {
+	_    structs.HostLayout
+	Set  uint32
+	Name uint32
+}
+
+type headersTargetKey struct {
+	_    structs.HostLayout
+	Addr headersAddr
+	Port uint16
+	Pad  uint16
+}
+
+type headersTurn struct {
+	_    structs.HostLayout
+	At   uint64
+	Dest headersAddr
+	Set  uint32
+	Name uint32
 }
 
 type headersUdpDest struct {
@@ -305,10 +367,17 @@ const (
 	headersMapLedger        = "ledger"
 	headersMapNamedCases    = "named_cases"
 	headersMapNegatives     = "negatives"
+	headersMapPaceDevices   = "pace_devices"
+	headersMapPaceLocals    = "pace_locals"
+	headersMapPlaneLanes    = "plane_lanes"
+	headersMapPlaneSets     = "plane_sets"
+	headersMapPlaneSpares   = "plane_spares"
 	headersMapPorts         = "ports"
 	headersMapPrefixPorts   = "prefix_ports"
 	headersMapPrefixes      = "prefixes"
 	headersMapRedirected    = "redirected"
+	headersMapTargets       = "targets"
+	headersMapTurns         = "turns"
 	headersMapUdpDests      = "udp_dests"
 	headersMapUdpPeers      = "udp_peers"
 	headersMapUntouched     = "untouched"
@@ -317,6 +386,7 @@ const (
 	headersProgConnect6     = "connect6"
 	headersProgGetpeername4 = "getpeername4"
 	headersProgGetpeername6 = "getpeername6"
+	headersProgPace         = "pace"
 	headersProgSendmsg4     = "sendmsg4"
 	headersProgSendmsg6     = "sendmsg6"
 	headersProgSockRelease  = "sock_release"
@@ -376,6 +446,7 @@ type headersProgramSpecs struct {
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
+	Pace         *ebpf.ProgramSpec `ebpf:"pace"`
 	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
 	Sendmsg6     *ebpf.ProgramSpec `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.ProgramSpec `ebpf:"sock_release"`
@@ -408,10 +479,17 @@ type headersMapSpecs struct {
 	Ledger      *ebpf.MapSpec `ebpf:"ledger"`
 	NamedCases  *ebpf.MapSpec `ebpf:"named_cases"`
 	Negatives   *ebpf.MapSpec `ebpf:"negatives"`
+	PaceDevices *ebpf.MapSpec `ebpf:"pace_devices"`
+	PaceLocals  *ebpf.MapSpec `ebpf:"pace_locals"`
+	PlaneLanes  *ebpf.MapSpec `ebpf:"plane_lanes"`
+	PlaneSets   *ebpf.MapSpec `ebpf:"plane_sets"`
+	PlaneSpares *ebpf.MapSpec `ebpf:"plane_spares"`
 	Ports       *ebpf.MapSpec `ebpf:"ports"`
 	PrefixPorts *ebpf.MapSpec `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.MapSpec `ebpf:"prefixes"`
 	Redirected  *ebpf.MapSpec `ebpf:"redirected"`
+	Targets     *ebpf.MapSpec `ebpf:"targets"`
+	Turns       *ebpf.MapSpec `ebpf:"turns"`
 	UdpDests    *ebpf.MapSpec `ebpf:"udp_dests"`
 	UdpPeers    *ebpf.MapSpec `ebpf:"udp_peers"`
 	Untouched   *ebpf.MapSpec `ebpf:"untouched"`
@@ -459,10 +537,17 @@ type headersMaps struct {
 	Ledger      *ebpf.Map `ebpf:"ledger"`
 	NamedCases  *ebpf.Map `ebpf:"named_cases"`
 	Negatives   *ebpf.Map `ebpf:"negatives"`
+	PaceDevices *ebpf.Map `ebpf:"pace_devices"`
+	PaceLocals  *ebpf.Map `ebpf:"pace_locals"`
+	PlaneLanes  *ebpf.Map `ebpf:"plane_lanes"`
+	PlaneSets   *ebpf.Map `ebpf:"plane_sets"`
+	PlaneSpares *ebpf.Map `ebpf:"plane_spares"`
 	Ports       *ebpf.Map `ebpf:"ports"`
 	PrefixPorts *ebpf.Map `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.Map `ebpf:"prefixes"`
 	Redirected  *ebpf.Map `ebpf:"redirected"`
+	Targets     *ebpf.Map `ebpf:"targets"`
+	Turns       *ebpf.Map `ebpf:"turns"`
 	UdpDests    *ebpf.Map `ebpf:"udp_dests"`
 	UdpPeers    *ebpf.Map `ebpf:"udp_peers"`
 	Untouched   *ebpf.Map `ebpf:"untouched"`
@@ -486,10 +571,17 @@ func (m *headersMaps) Close() error {
 		m.Ledger,
 		m.NamedCases,
 		m.Negatives,
+		m.PaceDevices,
+		m.PaceLocals,
+		m.PlaneLanes,
+		m.PlaneSets,
+		m.PlaneSpares,
 		m.Ports,
 		m.PrefixPorts,
 		m.Prefixes,
 		m.Redirected,
+		m.Targets,
+		m.Turns,
 		m.UdpDests,
 		m.UdpPeers,
 		m.Untouched,
@@ -511,6 +603,7 @@ type headersPrograms struct {
 	Connect6     *ebpf.Program `ebpf:"connect6"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
+	Pace         *ebpf.Program `ebpf:"pace"`
 	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
 	Sendmsg6     *ebpf.Program `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.Program `ebpf:"sock_release"`
@@ -530,6 +623,7 @@ func (p *headersPrograms) Close() error {
 		p.Connect6,
 		p.Getpeername4,
 		p.Getpeername6,
+		p.Pace,
 		p.Sendmsg4,
 		p.Sendmsg6,
 		p.SockRelease,

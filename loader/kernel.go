@@ -72,6 +72,7 @@ type Kernel struct {
 	stateMu   sync.Mutex
 	enrolled  map[uint64]egressEnrolment
 	named     namedState
+	plane     planeState
 	exits     exitState
 	excluded  map[string]uint64 // path → id, 0 if it does not exist
 	exitNames atomic.Pointer[[]string]
@@ -115,6 +116,7 @@ func Open(cfg Config) (_ *Kernel, err error) {
 		names:    outermost(cfg.Cgroups),
 		enrolled: make(map[uint64]egressEnrolment),
 		named:    newNamedState(),
+		plane:    newPlaneState(),
 		exits:    newExitState(),
 		excluded: make(map[string]uint64),
 	}
@@ -171,6 +173,7 @@ func (k *Kernel) load(cfg Config) error {
 	}
 	spec.Maps[egressMapLedger].MaxEntries = cfg.Lanes
 	spec.Maps[egressMapLanes].MaxEntries = cfg.Lanes
+	spec.Maps[egressMapPlaneLanes].MaxEntries = cfg.Lanes
 
 	var opts ebpf.CollectionOptions
 	if cfg.PinDir != "" {

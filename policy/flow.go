@@ -48,6 +48,11 @@ type PortRedirect struct {
 	Port       uint16
 	Local      bool
 	FailClosed bool
+	// Ask says that budgets name hosts at this port: Engine.Target has an
+	// answer for each address, if its names are known. Set is what holds for
+	// the others.
+	Ask bool
+	Set PlaneSet
 }
 
 // PrefixRedirect names TCP ports of an address range, loopback included.
@@ -55,4 +60,5 @@ type PrefixRedirect struct {
 	Prefix     netip.Prefix
 	Port       uint16 // one port; several ports are several entries
 	FailClosed bool
+	Set        PlaneSet // of this range and all that are around it
 }

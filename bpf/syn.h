@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What a device's program does with the SYN of a connection. */
+#ifndef EGRESS_SYN_H
+#define EGRESS_SYN_H
+
+#define ETH_LEN 14
+
+/* Lengths and places in IPv4, IPv6 and TCP headers (RFC 791, 8200, 9293). */
+#define IP4_LEN 20
+#define IP6_LEN 40
+#define TCP_LEN 20
+
+#define TCP_FLAG_RST_ACK 0x14
+
+/*
+ * The answer to a SYN that may not leave: the reset that a host would send
+ * where nobody listens, so that connect() fails at once. The SYN itself is
+ * turned around: addresses and ports change places, the number that it
+ * acknowledges is the SYN's own. The stack takes it as the kernel's own work,
+ * whose checksum is not looked at.
+ *
+ * Returns what the program returns: where the headers are not as plain as
+ * those of a SYN are, the packet is dropped, and sent again.
+ */
+static __always_inline int syn_reset(struct __sk_buff *skb)
+{
+	__u32 ip = 0, tcp, seq;
+	__u8 head[IP6_LEN], flags = TCP_FLAG_RST_ACK;
+	__u8 mac[12], port[4];
+	__be16 total;
+
+	if (skb->protocol == bpf_htons(0x0800)) {
+		if (bpf_skb_load_bytes_relative(skb, 0, head, IP4_LEN, BPF_HDR_START_NET))
+			return TCX_DROP;
+		if (head[0] != 0x45 || head[9] != IPPROTO_TCP)
+			return TCX_DROP;
+		ip = skb->len - ((__u32)head[2] << 8 | head[3]);
+		tcp = ip + IP4_LEN;
+	} else {
+		if (bpf_skb_load_bytes_relative(skb, 0, head, IP6_LEN, BPF_HDR_START_NET))
+			return TCX_DROP;
+		if (head[6] != IPPROTO_TCP)
+			return TCX_DROP;
+		ip = skb->len - IP6_LEN - ((__u32)head[4] << 8 | head[5]);
+		tcp = ip + IP6_LEN;
+	}
+	/* With an Ethernet header or with none. */
+	if (ip != 0 && ip != ETH_LEN)
+		return TCX_DROP;
+	if (ip == ETH_LEN) {
+		__u8 swapped[12];
+
+		if (bpf_skb_load_bytes(skb, 0, mac, sizeof(mac)))
+			return TCX_DROP;
+#pragma unroll
+		for (int i = 0; i < 6; i++) {
+			swapped[i] = mac[i + 6];
+			swapped[i + 6] = mac[i];
+		}
+		bpf_skb_store_bytes(skb, 0, swapped, sizeof(swapped), 0);
+	}
+	if (skb->protocol == bpf_htons(0x0800)) {
+		bpf_skb_store_bytes(skb, ip + 12, head + 16, 4, 0);
+		bpf_skb_store_bytes(skb, ip + 16, head + 12, 4, 0);
+	} else {
+		bpf_skb_store_bytes(skb, ip + 8, head + 24, 16, 0);
+		bpf_skb_store_bytes(skb, ip + 24, head + 8, 16, 0);
+	}
+	if (bpf_skb_load_bytes(skb, tcp, port, sizeof(port)) ||
+	    bpf_skb_load_bytes(skb, tcp + 4, &seq, sizeof(seq)))
+		return TCX_DROP;
+	bpf_skb_store_bytes(skb, tcp, port + 2, 2, 0);
+	bpf_skb_store_bytes(skb, tcp + 2, port, 2, 0);
+	seq = bpf_htonl(bpf_ntohl(seq) + 1);
+	bpf_skb_store_bytes(skb, tcp + 8, &seq, sizeof(seq), 0);
+	seq = 0;
+	bpf_skb_store_bytes(skb, tcp + 4, &seq, sizeof(seq), 0);
+	total = 0; /* the window */
+	bpf_skb_store_bytes(skb, tcp + 14, &total, sizeof(total), 0);
+	bpf_skb_store_bytes(skb, tcp + 13, &flags, sizeof(flags), 0);
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/* The exit, now that the connection has its source address and device. */
+static __always_inline __u32 syn_exit(const struct control *ctl, struct __sk_buff *skb,
+				      struct bpf_sock *sk)
+{
+	struct exit_traits t = {
+		.netns = ctl->pace_netns,
+		.ifindex = skb->ifindex,
+		.mark = skb->mark,
+	};
+
+	if (ctl->exits & EXITS_UID)
+		t.uid = bpf_get_socket_uid(skb);
+	if (sk->family != AF_INET6 || skb->protocol == bpf_htons(0x0800)) {
+		addr_from_v4(&t.source, sk->src_ip4);
+	} else {
+		t.source.words[0] = sk->src_ip6[0];
+		t.source.words[1] = sk->src_ip6[1];
+		t.source.words[2] = sk->src_ip6[2];
+		t.source.words[3] = sk->src_ip6[3];
+	}
+	return exit_of(ctl, &t);
+}
+
+#define TURN_NONE (~0ULL)     /* there will be none: refused */
+#define TURN_DROPPED (~1ULL)  /* the same, and the client is not told */
+
+/* The turn of a connection of which connect() could not tell the exit. */
+static __always_inline __u64 syn_turn(struct control *ctl, struct __sk_buff *skb,
+				      struct bpf_sock *sk, const struct turn *t)
+{
+	struct plane_call p = {
+		.dest = t->dest,
+		.name = t->name,
+		.exit = syn_exit(ctl, skb, sk),
+		.hold = HOLD_PACED,
+	};
+	struct plane_set *set = bpf_map_lookup_elem(&plane_sets, &t->set);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!set)
+		return now;
+	if (set->flags & SET_PROXY) {
+		if (daemon_alive(ctl, now))
+			p.hold |= HOLD_PROXY;
+		switch (plane_guard(set, &p)) {
+		case ADMIT_HELD:
+			return p.turn;
+		case ADMIT_REFUSED:
+			return TURN_NONE;
+		case ADMIT_DROPPED:
+			return TURN_DROPPED;
+		}
+		return now;
+	}
+	/* The proxy can no longer take it. */
+	switch (plane_admit(set, &p)) {
+	case ADMIT_HELD:
+		return p.turn;
+	case ADMIT_REFUSED:
+	case ADMIT_ASK:
+		return TURN_NONE;
+	case ADMIT_DROPPED:
+		return TURN_DROPPED;
+	}
+	return now;
+}
+
+/*
+ * Decides one packet on its way out of a device. Whatever is no SYN costs a
+ * look at its socket's state. A SYN that is sent again has the turn that it
+ * had.
+ */
+static __always_inline int on_syn(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct control *ctl;
+	struct turn *t;
+	__u64 cookie;
+
+	if (!sk || sk->state != BPF_TCP_SYN_SENT)
+		return TCX_NEXT;
+	ctl = control_get();
+	sk = bpf_sk_fullsock(sk);
+	if (!ctl || !sk || sk->protocol != IPPROTO_TCP)
+		return TCX_NEXT;
+	cookie = bpf_get_socket_cookie(skb);
+	t = bpf_map_lookup_elem(&turns, &cookie);
+	if (!t)
+		return TCX_NEXT;
+	if (t->at == 0)
+		t->at = syn_turn(ctl, skb, sk, t);
+	if (t->at == TURN_NONE)
+		return syn_reset(skb);
+	if (t->at == TURN_DROPPED)
+		return TCX_DROP;
+	if (t->at > bpf_ktime_get_ns())
+		bpf_skb_set_tstamp(skb, t->at, BPF_SKB_TSTAMP_DELIVERY_MONO);
+	return TCX_NEXT;
+}
+
+#endif
