@@ -362,9 +362,14 @@ static __always_inline __u32 admit(struct bpf_sock_addr *ctx, struct bpf_sock *s
 	if (gate == GATE_REDIRECTED)
 		return gate;
 	if (own) {
+		/* The exit as far as it is known must do then. */
+		if (late && alive)
+			answer = plane_ask(set, c, 0, false);
+		if (answer == ADMIT_GRANTED)
+			return GATE_GRANTED;
 		if (answer == ADMIT_FULL)
 			return GATE_FULL;
-		return alive ? GATE_OVER : GATE_HEARTBEAT;
+		return alive ? gate_refuse(c, answer, GATE_OVER) : GATE_HEARTBEAT;
 	}
 	if (late && paced && turn_note(c, 0))
 		return gate;
