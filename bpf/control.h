@@ -18,7 +18,7 @@ struct control {
 	__u32 canary_port; /* 0 = no canary under way */
 	__u32 endpoints;   /* entries of the map endpoints */
 	__u32 quic_refuse; /* whether UDP to what policy names is refused */
-	__u32 pace_routes; /* whether all devices that routes use are paced */
+	__u32 pad;
 
 	/* Written by the programs, in a cache line of their own. */
 	__u32 canary_gate; /* 1 + gate of the last connect() to the canary */

@@ -219,9 +219,11 @@ int account_open(struct bpf_iter__task_file *ctx)
 	return 0;
 }
 
-/* At the way out of devices that have fq. */
+/* At the way out of devices that have fq; the filter of older kernels has this
+ * name, too.
+ */
 SEC("tc")
-int pace(struct __sk_buff *skb)
+int egressd_pace(struct __sk_buff *skb)
 {
 	return on_syn(skb);
 }

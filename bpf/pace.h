@@ -27,16 +27,16 @@ struct {
 	__type(value, struct turn);
 } turns SEC(".maps");
 
-/* The addresses of the namespace whose devices are paced: connections to them
- * leave by loopback.
+/* Destinations that may leave by a device that is not paced: addresses of the
+ * namespace itself, and what a route leads elsewhere.
  */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct addr);
+	__type(key, struct prefix);
 	__type(value, __u8);
-} pace_locals SEC(".maps");
+} pace_outside SEC(".maps");
 
 /* The devices that are paced, by index. */
 struct {
@@ -48,18 +48,18 @@ struct {
 } pace_devices SEC(".maps");
 
 /* Whether the SYN to dest will pass by fq. device is that which the socket is
- * bound to, or 0: then every device that a route uses is paced, or none is.
+ * bound to, or 0.
  */
 static __always_inline bool is_paced(const struct control *ctl, __u64 netns,
 				     const struct addr *dest, __u32 device)
 {
+	struct prefix key = { .bits = 128, .addr = *dest };
+
 	if (!READ_ONCE(ctl->pace_limit) || netns != ctl->pace_netns || addr_is_local(dest))
-		return false;
-	if (bpf_map_lookup_elem(&pace_locals, dest))
 		return false;
 	if (device)
 		return bpf_map_lookup_elem(&pace_devices, &device) != NULL;
-	return READ_ONCE(ctl->pace_routes);
+	return !bpf_map_lookup_elem(&pace_outside, &key);
 }
 
 #endif

@@ -65,14 +65,21 @@ static __always_inline struct calls *calls_of_thread(__u64 flags)
 	return bpf_task_storage_get(&thread_calls, bpf_get_current_task_btf(), NULL, flags);
 }
 
-/* The i-th call; the mask is for the verifier. */
-#define CALL(calls, i) (&(calls)->at[(i) & (MAX_CALLS - 1)])
+/* The i-th call. The mask is for the verifier: before Linux 6.8 it does not see
+ * that the copy of a half register has the bounds of what it was copied from. The
+ * barrier is for the compiler, which would leave out a mask that changes nothing.
+ */
+static __always_inline struct call *call_at(struct calls *calls, __u32 i)
+{
+	barrier_var(i);
+	return &calls->at[i & (MAX_CALLS - 1)];
+}
 
 static __always_inline struct call *call_innermost(struct calls *calls)
 {
 	__u32 depth = calls->depth;
 
-	return depth ? CALL(calls, depth - 1) : NULL;
+	return depth ? call_at(calls, depth - 1) : NULL;
 }
 
 static __always_inline void call_push(struct calls *calls, const struct call *c, bool go)
@@ -102,7 +109,7 @@ static __always_inline void call_push(struct calls *calls, const struct call *c,
 			return;
 		calls->depth = 0; /* left behind by panics */
 	}
-	*CALL(calls, calls->depth) = *c;
+	*call_at(calls, calls->depth) = *c;
 	calls->depth++;
 }
 

@@ -117,14 +117,18 @@ static __always_inline void tell_sized(const struct conn_key *key, const struct 
 		count(TALLY_LOST);
 		return;
 	}
-	if (len > size)
-		len = size;
 	event_fill(e, key, c, KIND_DATA);
 	e->dir = s->dir;
 	e->began = s->began;
 	e->seq = c->seq[s->dir & 1];
 	e->offset = s->offset;
 	e->total = s->total;
+	/* Here, and not left out because callers have looked already: before Linux
+	 * 6.8 the verifier forgets the bounds of a half register on the stack.
+	 */
+	barrier_var(len);
+	if (len > size)
+		len = size;
 	if (bpf_probe_read_user(e + 1, len, (void *)s->at)) {
 		count(TALLY_UNREAD);
 		len = 0;

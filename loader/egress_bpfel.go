@@ -54,7 +54,7 @@ type egressControl struct {
 	CanaryPort uint32
 	Endpoints  uint32
 	QuicRefuse uint32
-	PaceRoutes uint32
+	Pad        uint32
 	CanaryGate uint32
 	NextToken  uint32
 	Dropped    uint64
@@ -308,7 +308,7 @@ const (
 	egressMapLedger        = "ledger"
 	egressMapNegatives     = "negatives"
 	egressMapPaceDevices   = "pace_devices"
-	egressMapPaceLocals    = "pace_locals"
+	egressMapPaceOutside   = "pace_outside"
 	egressMapPlaneLanes    = "plane_lanes"
 	egressMapPlaneSets     = "plane_sets"
 	egressMapPlaneSpares   = "plane_spares"
@@ -324,9 +324,9 @@ const (
 	egressProgAccountOpen  = "account_open"
 	egressProgConnect4     = "connect4"
 	egressProgConnect6     = "connect6"
+	egressProgEgressdPace  = "egressd_pace"
 	egressProgGetpeername4 = "getpeername4"
 	egressProgGetpeername6 = "getpeername6"
-	egressProgPace         = "pace"
 	egressProgSendmsg4     = "sendmsg4"
 	egressProgSendmsg6     = "sendmsg6"
 	egressProgSockRelease  = "sock_release"
@@ -378,9 +378,9 @@ type egressProgramSpecs struct {
 	AccountOpen  *ebpf.ProgramSpec `ebpf:"account_open"`
 	Connect4     *ebpf.ProgramSpec `ebpf:"connect4"`
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
+	EgressdPace  *ebpf.ProgramSpec `ebpf:"egressd_pace"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
-	Pace         *ebpf.ProgramSpec `ebpf:"pace"`
 	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
 	Sendmsg6     *ebpf.ProgramSpec `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.ProgramSpec `ebpf:"sock_release"`
@@ -407,7 +407,7 @@ type egressMapSpecs struct {
 	Ledger      *ebpf.MapSpec `ebpf:"ledger"`
 	Negatives   *ebpf.MapSpec `ebpf:"negatives"`
 	PaceDevices *ebpf.MapSpec `ebpf:"pace_devices"`
-	PaceLocals  *ebpf.MapSpec `ebpf:"pace_locals"`
+	PaceOutside *ebpf.MapSpec `ebpf:"pace_outside"`
 	PlaneLanes  *ebpf.MapSpec `ebpf:"plane_lanes"`
 	PlaneSets   *ebpf.MapSpec `ebpf:"plane_sets"`
 	PlaneSpares *ebpf.MapSpec `ebpf:"plane_spares"`
@@ -464,7 +464,7 @@ type egressMaps struct {
 	Ledger      *ebpf.Map `ebpf:"ledger"`
 	Negatives   *ebpf.Map `ebpf:"negatives"`
 	PaceDevices *ebpf.Map `ebpf:"pace_devices"`
-	PaceLocals  *ebpf.Map `ebpf:"pace_locals"`
+	PaceOutside *ebpf.Map `ebpf:"pace_outside"`
 	PlaneLanes  *ebpf.Map `ebpf:"plane_lanes"`
 	PlaneSets   *ebpf.Map `ebpf:"plane_sets"`
 	PlaneSpares *ebpf.Map `ebpf:"plane_spares"`
@@ -497,7 +497,7 @@ func (m *egressMaps) Close() error {
 		m.Ledger,
 		m.Negatives,
 		m.PaceDevices,
-		m.PaceLocals,
+		m.PaceOutside,
 		m.PlaneLanes,
 		m.PlaneSets,
 		m.PlaneSpares,
@@ -526,9 +526,9 @@ type egressPrograms struct {
 	AccountOpen  *ebpf.Program `ebpf:"account_open"`
 	Connect4     *ebpf.Program `ebpf:"connect4"`
 	Connect6     *ebpf.Program `ebpf:"connect6"`
+	EgressdPace  *ebpf.Program `ebpf:"egressd_pace"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
-	Pace         *ebpf.Program `ebpf:"pace"`
 	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
 	Sendmsg6     *ebpf.Program `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.Program `ebpf:"sock_release"`
@@ -540,9 +540,9 @@ func (p *egressPrograms) Close() error {
 		p.AccountOpen,
 		p.Connect4,
 		p.Connect6,
+		p.EgressdPace,
 		p.Getpeername4,
 		p.Getpeername6,
-		p.Pace,
 		p.Sendmsg4,
 		p.Sendmsg6,
 		p.SockRelease,

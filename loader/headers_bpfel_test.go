@@ -72,7 +72,7 @@ type headersControl struct {
 	CanaryPort uint32
 	Endpoints  uint32
 	QuicRefuse uint32
-	PaceRoutes uint32
+	Pad        uint32
 	CanaryGate uint32
 	NextToken  uint32
 	Dropped    uint64
@@ -368,7 +368,7 @@ const (
 	headersMapNamedCases    = "named_cases"
 	headersMapNegatives     = "negatives"
 	headersMapPaceDevices   = "pace_devices"
-	headersMapPaceLocals    = "pace_locals"
+	headersMapPaceOutside   = "pace_outside"
 	headersMapPlaneLanes    = "plane_lanes"
 	headersMapPlaneSets     = "plane_sets"
 	headersMapPlaneSpares   = "plane_spares"
@@ -384,9 +384,9 @@ const (
 	headersProgAccountOpen  = "account_open"
 	headersProgConnect4     = "connect4"
 	headersProgConnect6     = "connect6"
+	headersProgEgressdPace  = "egressd_pace"
 	headersProgGetpeername4 = "getpeername4"
 	headersProgGetpeername6 = "getpeername6"
-	headersProgPace         = "pace"
 	headersProgSendmsg4     = "sendmsg4"
 	headersProgSendmsg6     = "sendmsg6"
 	headersProgSockRelease  = "sock_release"
@@ -444,9 +444,9 @@ type headersProgramSpecs struct {
 	AccountOpen  *ebpf.ProgramSpec `ebpf:"account_open"`
 	Connect4     *ebpf.ProgramSpec `ebpf:"connect4"`
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
+	EgressdPace  *ebpf.ProgramSpec `ebpf:"egressd_pace"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
-	Pace         *ebpf.ProgramSpec `ebpf:"pace"`
 	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
 	Sendmsg6     *ebpf.ProgramSpec `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.ProgramSpec `ebpf:"sock_release"`
@@ -480,7 +480,7 @@ type headersMapSpecs struct {
 	NamedCases  *ebpf.MapSpec `ebpf:"named_cases"`
 	Negatives   *ebpf.MapSpec `ebpf:"negatives"`
 	PaceDevices *ebpf.MapSpec `ebpf:"pace_devices"`
-	PaceLocals  *ebpf.MapSpec `ebpf:"pace_locals"`
+	PaceOutside *ebpf.MapSpec `ebpf:"pace_outside"`
 	PlaneLanes  *ebpf.MapSpec `ebpf:"plane_lanes"`
 	PlaneSets   *ebpf.MapSpec `ebpf:"plane_sets"`
 	PlaneSpares *ebpf.MapSpec `ebpf:"plane_spares"`
@@ -538,7 +538,7 @@ type headersMaps struct {
 	NamedCases  *ebpf.Map `ebpf:"named_cases"`
 	Negatives   *ebpf.Map `ebpf:"negatives"`
 	PaceDevices *ebpf.Map `ebpf:"pace_devices"`
-	PaceLocals  *ebpf.Map `ebpf:"pace_locals"`
+	PaceOutside *ebpf.Map `ebpf:"pace_outside"`
 	PlaneLanes  *ebpf.Map `ebpf:"plane_lanes"`
 	PlaneSets   *ebpf.Map `ebpf:"plane_sets"`
 	PlaneSpares *ebpf.Map `ebpf:"plane_spares"`
@@ -572,7 +572,7 @@ func (m *headersMaps) Close() error {
 		m.NamedCases,
 		m.Negatives,
 		m.PaceDevices,
-		m.PaceLocals,
+		m.PaceOutside,
 		m.PlaneLanes,
 		m.PlaneSets,
 		m.PlaneSpares,
@@ -601,9 +601,9 @@ type headersPrograms struct {
 	AccountOpen  *ebpf.Program `ebpf:"account_open"`
 	Connect4     *ebpf.Program `ebpf:"connect4"`
 	Connect6     *ebpf.Program `ebpf:"connect6"`
+	EgressdPace  *ebpf.Program `ebpf:"egressd_pace"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
-	Pace         *ebpf.Program `ebpf:"pace"`
 	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
 	Sendmsg6     *ebpf.Program `ebpf:"sendmsg6"`
 	SockRelease  *ebpf.Program `ebpf:"sock_release"`
@@ -621,9 +621,9 @@ func (p *headersPrograms) Close() error {
 		p.AccountOpen,
 		p.Connect4,
 		p.Connect6,
+		p.EgressdPace,
 		p.Getpeername4,
 		p.Getpeername6,
-		p.Pace,
 		p.Sendmsg4,
 		p.Sendmsg6,
 		p.SockRelease,

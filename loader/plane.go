@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sync/atomic"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -409,79 +408,4 @@ func (x Plane) lane(key egressPlaneKey) (lane policy.LaneKey) {
 		lane.Exit = x.k.exitName(key.Exit)
 	}
 	return lane
-}
-
-// Pacing is what there is to keep SYNs until their turn: see SetPacing.
-type Pacing struct {
-	// Netns is the cookie of the namespace whose devices are paced.
-	Netns uint64
-	// Limit is the longest time that they keep a packet; 0: none does.
-	Limit time.Duration
-	// Routes says that all devices are paced by which a connection may leave.
-	Routes bool
-	// Devices are the indexes of those that are.
-	Devices []uint32
-	// Local are the namespace's own addresses.
-	Local []netip.Addr
-}
-
-// PaceProgram is the program for the way out of devices that have fq.
-func (k *Kernel) PaceProgram() *ebpf.Program { return k.objs.Pace }
-
-// SetPacing says which connections can be held by a device: their SYN gets a
-// time, and fq keeps it until then. Until it is called none can.
-func (k *Kernel) SetPacing(p Pacing) error {
-	k.stateMu.Lock()
-	defer k.stateMu.Unlock()
-	// Nothing is held by a device while the maps hold some of both.
-	atomic.StoreUint64(&k.control.PaceLimit, 0)
-	if err := replaceKeys(k.objs.PaceDevices, p.Devices); err != nil {
-		return fmt.Errorf("set paced devices: %w", err)
-	}
-	local := make([]egressAddr, len(p.Local))
-	for i, a := range p.Local {
-		local[i] = egressAddr{Bytes: a.As16()}
-	}
-	if err := replaceKeys(k.objs.PaceLocals, local); err != nil {
-		return fmt.Errorf("set own addresses: %w", err)
-	}
-	var routes uint32
-	if p.Routes {
-		routes = 1
-	}
-	atomic.StoreUint32(&k.control.PaceRoutes, routes)
-	atomic.StoreUint64(&k.control.PaceNetns, p.Netns)
-	atomic.StoreUint64(&k.control.PaceLimit, uint64(max(0, p.Limit)))
-	return nil
-}
-
-// replaceKeys makes want the keys of a map that is a set.
-func replaceKeys[K comparable](m *ebpf.Map, want []K) error {
-	keep := make(map[K]bool, len(want))
-	for _, key := range want {
-		keep[key] = true
-		if err := m.Update(&key, uint8(1), ebpf.UpdateAny); err != nil {
-			return err
-		}
-	}
-	var (
-		key  K
-		one  uint8
-		gone []K
-	)
-	it := m.Iterate()
-	for it.Next(&key, &one) {
-		if !keep[key] {
-			gone = append(gone, key)
-		}
-	}
-	if err := it.Err(); err != nil {
-		return err
-	}
-	for _, key := range gone {
-		if err := m.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return err
-		}
-	}
-	return nil
 }

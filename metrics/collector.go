@@ -3,12 +3,15 @@
 package metrics
 
 import (
-	"maps"
+	"cmp"
+	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Names of the families.
@@ -32,6 +35,7 @@ const (
 	NameExitRate         = "egressd_exit_requests_per_second"
 	NameLockstep         = "egressd_lockstep_score"
 	NameExitBytes        = "egressd_exit_bytes_total"
+	NameExitPrice        = "egressd_exit_price"
 	NameExitSwitches     = "egressd_exit_switches_total"
 	NameExitMismatch     = "egressd_exit_mismatch_total"
 	NameTLSSight         = "egressd_tls_sight"
@@ -43,6 +47,7 @@ const (
 	NameBuildInfo        = "egressd_build_info"
 	NameReloadSuccessful = "egressd_config_last_reload_successful"
 	NameReloadTime       = "egressd_config_last_reload_success_timestamp_seconds"
+	NameEventsLost       = "egressd_events_lost_total"
 	NameDropped          = "egressd_dropped_keys_total"
 	NameCollectErrors    = "egressd_collect_errors_total"
 )
@@ -58,21 +63,44 @@ type Config struct {
 	// shows; further ones are added up under `other`. Zero is
 	// DefaultMaxPairs.
 	MaxPairs int
+	// Page answers for all but /metrics; nil: a plain index does.
+	Page http.Handler
 }
 
 // Collector mirrors a Source. It is safe for concurrent use.
 type Collector struct {
 	source   Source
 	build    Build
-	limit    *limiter
+	maxPairs int
 	errors   atomic.Uint64
-	families map[string]family
+	families []*family // in the order of their names
+	byName   map[string]*family
+
+	// One scrape at a time counts; it encodes what it counted without this.
+	mu      sync.Mutex
+	scrapes uint64
+	known   map[pair]*who
+	nobody  *who   // of families that have no pair
+	late    *who   // who comes when too many are known
+	missed  uint64 // pairs that some family does not show
 }
 
-// family is one metric name.
+// family is one metric name, and all its series so far.
 type family struct {
-	desc   *prometheus.Desc
-	labels int
+	Family
+	c           *Collector
+	index       int
+	kind        dto.MetricType
+	desc        *prometheus.Desc
+	destination bool   // a label tells the destination, or the exit before a switch
+	head        string // before its lines of text
+
+	// Under mu of the collector.
+	series []*series
+	sorted bool  // series are in order
+	live   int   // of them that the present scrape has met
+	pairs  int   // that have their own name
+	others place // of all other pairs
 }
 
 // NewCollector makes a collector. It reads nothing until it is scraped.
@@ -83,113 +111,164 @@ func NewCollector(cfg Config) *Collector {
 	c := &Collector{
 		source:   cfg.Source,
 		build:    cfg.Build,
-		limit:    newLimiter(cfg.MaxPairs),
-		families: make(map[string]family, len(families)),
+		maxPairs: cfg.MaxPairs,
+		byName:   make(map[string]*family, len(families)),
+		known:    make(map[pair]*who),
 	}
 	for _, f := range families {
-		c.families[f.Name] = family{prometheus.NewDesc(f.Name, f.Help, f.Labels, nil), len(f.Labels)}
+		next := &family{
+			Family:      f,
+			c:           c,
+			kind:        kinds[f.Type],
+			desc:        prometheus.NewDesc(f.Name, f.Help, f.Labels, nil),
+			destination: slices.Contains(f.Labels, "destination") || slices.Contains(f.Labels, "from"),
+			head:        head(f),
+			others:      place{pair: pair{Other, Other}},
+		}
+		c.families, c.byName[f.Name] = append(c.families, next), next
 	}
+	slices.SortFunc(c.families, func(a, b *family) int { return cmp.Compare(a.Name, b.Name) })
+	for i, f := range c.families {
+		f.index = i
+	}
+	c.nobody, c.late = c.newWho(pair{}), c.newWho(pair{Other, Other})
 	return c
+}
+
+// kinds are the types as the client library has them.
+var kinds = map[Type]dto.MetricType{
+	Counter: dto.MetricType_COUNTER, Gauge: dto.MetricType_GAUGE, Histogram: dto.MetricType_HISTOGRAM,
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, f := range families {
-		ch <- c.families[f.Name].desc
+	for _, f := range c.families {
+		ch <- f.desc
 	}
 }
 
-// Collect implements prometheus.Collector. A source that cannot be read costs
-// its families, not the scrape.
+// Collect implements prometheus.Collector. New has a quicker way.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	c.lanes(ch)
-	tallies := c.source.Tallies()
-	c.tallies(ch, tallies)
+	frame := c.read()
+	all, err := frame.families()
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+		return
+	}
+	for i, f := range all {
+		for _, m := range f.Metric {
+			ch <- made{frame[i].desc, m}
+		}
+	}
+}
+
+// made is a metric that is ready.
+type made struct {
+	desc   *prometheus.Desc
+	metric *dto.Metric
+}
+
+// Desc implements prometheus.Metric.
+func (m made) Desc() *prometheus.Desc { return m.desc }
+
+// Write implements prometheus.Metric.
+func (m made) Write(out *dto.Metric) error {
+	out.Label, out.Counter, out.Gauge, out.Histogram = m.metric.Label, m.metric.Counter, m.metric.Gauge, m.metric.Histogram
+	return nil
+}
+
+// read is one scrape. A source that cannot be read costs its families, not the
+// scrape.
+func (c *Collector) read() frame {
+	lanes, tallies := c.source.Lanes(), c.source.Tallies()
+	kernel, err := c.source.Kernel()
+	reload := c.source.Reload()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.scrapes++
+	for _, f := range c.families {
+		f.live = 0
+	}
+	c.lanes(lanes)
+	c.tallies(tallies)
 	dropped := tallies.Dropped
-	if kernel, err := c.source.Kernel(); err != nil {
+	if err != nil {
 		c.errors.Add(1)
 	} else {
-		c.kernel(ch, kernel)
+		c.kernel(kernel)
 		dropped += kernel.Dropped
 	}
-	c.daemon(ch)
+	c.daemon(reload)
 	// These two last: what went before may have changed them.
-	c.counter(ch, NameDropped, float64(dropped)+float64(c.limit.count()))
-	c.counter(ch, NameCollectErrors, float64(c.errors.Load()))
+	c.set(NameDropped, float64(dropped+c.missed))
+	c.set(NameCollectErrors, float64(c.errors.Load()))
+	return c.frame()
 }
 
-func (c *Collector) lanes(ch chan<- prometheus.Metric) {
-	waiting, cooldown := c.table(NameWaiting), c.table(NameCooldown)
-	rate, budget := c.table(NameLaneRate), c.table(NameLaneBudget)
-	for _, l := range c.source.Lanes() {
-		p := pair{l.Destination, l.Exit}
-		waiting.add(p, "", float64(l.Waiting))
-		cooldown.atLeast(p, max(0, l.Cooldown.Seconds()))
-		rate.add(p, "", l.Rate)
-		budget.add(p, "", l.Budget)
-	}
-	for _, t := range []*table{waiting, cooldown, rate, budget} {
-		t.send(ch, prometheus.GaugeValue)
+func (c *Collector) lanes(lanes []Lane) {
+	waiting, cooldown := c.byName[NameWaiting], c.byName[NameCooldown]
+	rate, budget := c.byName[NameLaneRate], c.byName[NameLaneBudget]
+	for i := range lanes {
+		l := &lanes[i]
+		w := c.who(pair{l.Destination, l.Exit})
+		waiting.count(w, float64(l.Waiting))
+		cooldown.atLeast(w, max(0, l.Cooldown.Seconds()))
+		rate.count(w, l.Rate)
+		budget.count(w, l.Budget)
 	}
 }
 
-func (c *Collector) tallies(ch chan<- prometheus.Metric, all Tallies) {
-	requests, refused := c.table(NameRequests), c.table(NameRefused)
-	retries, limited, bytes := c.table(NameRetries), c.table(NameLimited), c.table(NameBytes)
-	byOutcome := c.table(NameExitBytes)
-	waits := c.histograms(NameWait)
-	for _, t := range all.Pairs {
-		p := pair{t.Destination, t.Exit}
+func (c *Collector) tallies(all Tallies) {
+	requests, refused := c.byName[NameRequests], c.byName[NameRefused]
+	retries, limited, bytes := c.byName[NameRetries], c.byName[NameLimited], c.byName[NameBytes]
+	byOutcome, waits := c.byName[NameExitBytes], c.byName[NameWait]
+	for i := range all.Pairs {
+		t := &all.Pairs[i]
+		w := c.who(pair{t.Destination, t.Exit})
 		for _, n := range t.Requests {
-			requests.add(p, statusLabel(n.Label), float64(n.N))
+			requests.count(w, float64(n.N), statusLabel(n.Label))
 		}
-		refused.addAll(p, t.Refused)
-		retries.add(p, "", float64(t.Retried))
-		limited.addAll(p, t.Limited)
-		bytes.add(p, "sent", float64(t.Sent))
-		bytes.add(p, "received", float64(t.Received))
+		refused.counts(w, t.Refused)
+		retries.count(w, float64(t.Retried))
+		limited.counts(w, t.Limited)
+		bytes.count(w, float64(t.Sent), "sent")
+		bytes.count(w, float64(t.Received), "received")
 		for _, o := range t.Outcomes {
-			byOutcome.addBoth(p, "sent", o.Outcome, float64(o.Sent))
-			byOutcome.addBoth(p, "received", o.Outcome, float64(o.Received))
+			byOutcome.count(w, float64(o.Sent), "sent", o.Outcome)
+			byOutcome.count(w, float64(o.Received), "received", o.Outcome)
 		}
-		waits.add(p, t.Wait)
+		waits.merge(w, t.Wait)
 	}
-	for _, t := range []*table{requests, refused, retries, limited, bytes, byOutcome} {
-		t.send(ch, prometheus.CounterValue)
-	}
-	waits.send(ch)
 
-	seconds, lockstep := c.histograms(NameExitRate), c.table(NameLockstep)
+	seconds, lockstep, price := c.byName[NameExitRate], c.byName[NameLockstep], c.byName[NameExitPrice]
 	for _, e := range all.Exits {
-		p := pair{exit: e.Exit}
-		seconds.add(p, e.Seconds)
+		w := c.who(pair{exit: e.Exit})
+		seconds.merge(w, e.Seconds)
 		if e.HasLockstep {
-			lockstep.atLeast(p, e.Lockstep)
+			lockstep.atLeast(w, e.Lockstep)
 		}
 	}
-	seconds.send(ch)
-	lockstep.send(ch, prometheus.GaugeValue)
-	switches := c.table(NameExitSwitches)
-	for _, s := range all.Switches {
-		switches.add(pair{s.From, s.To}, s.Pool, float64(s.N))
+	for _, p := range all.Prices {
+		// The exits that are not shown have no price in common.
+		if w := c.who(pair{exit: p.Exit}); price.place(w) != &price.others {
+			price.atLeast(w, p.Price)
+		}
 	}
-	switches.send(ch, prometheus.CounterValue)
-	c.counter(ch, NameExitMismatch, float64(all.ExitMismatches))
-	c.tls(ch, all.TLS)
+	switches := c.byName[NameExitSwitches]
+	for _, s := range all.Switches {
+		switches.count(c.who(pair{s.From, s.To}), float64(s.N), s.Pool)
+	}
+	c.set(NameExitMismatch, float64(all.ExitMismatches))
+	c.set(NameEventsLost, float64(all.EventsLost))
+	c.tls(all.TLS)
 }
 
-func (c *Collector) tls(ch chan<- prometheus.Metric, t TLS) {
-	for _, n := range t.Open {
-		c.gauge(ch, NameTLSSight, float64(n.N), n.Label)
-	}
-	for _, n := range t.Answers {
-		c.counter(ch, NameTLSAnswers, float64(n.N), n.Label)
-	}
-	for _, n := range t.Doubts {
-		c.counter(ch, NameTLSDoubts, float64(n.N), n.Label)
-	}
-	c.counter(ch, NameTLSUnknown, float64(t.Unknown))
-	c.counter(ch, NameTLSShared, float64(t.Shared))
+func (c *Collector) tls(t TLS) {
+	c.byName[NameTLSSight].counts(c.nobody, t.Open)
+	c.byName[NameTLSAnswers].counts(c.nobody, t.Answers)
+	c.byName[NameTLSDoubts].counts(c.nobody, t.Doubts)
+	c.set(NameTLSUnknown, float64(t.Unknown))
+	c.set(NameTLSShared, float64(t.Shared))
 }
 
 // NoAnswer is the code of requests that were sent and got no answer.
@@ -206,71 +285,41 @@ func statusLabel(code string) string {
 	return code
 }
 
-func (c *Collector) kernel(ch chan<- prometheus.Metric, k Kernel) {
-	connections, retransmits := c.table(NameConnections), c.table(NameRetransmits)
-	handshakes, seconds := c.table(NameHandshakes), c.table(NameHandshakeSeconds)
+func (c *Collector) kernel(k Kernel) {
+	connections, retransmits := c.byName[NameConnections], c.byName[NameRetransmits]
+	handshakes, seconds := c.byName[NameHandshakes], c.byName[NameHandshakeSeconds]
 	for _, n := range k.Connections {
-		p := pair{n.Destination, n.Exit}
-		connections.addAll(p, n.Outcomes)
-		retransmits.add(p, "", float64(n.Retransmits))
-		handshakes.add(p, "", float64(n.Handshakes))
-		seconds.add(p, "", n.HandshakeTime.Seconds())
+		w := c.who(pair{n.Destination, n.Exit})
+		connections.counts(w, n.Outcomes)
+		retransmits.count(w, float64(n.Retransmits))
+		handshakes.count(w, float64(n.Handshakes))
+		seconds.count(w, n.HandshakeTime.Seconds())
 	}
-	for _, t := range []*table{connections, retransmits, handshakes, seconds} {
-		t.send(ch, prometheus.CounterValue)
-	}
-	quic := c.table(NameQUIC)
+	quic := c.byName[NameQUIC]
 	for _, n := range k.QUIC {
-		quic.addAll(pair{n.Destination, n.Exit}, n.Outcomes)
+		quic.counts(c.who(pair{n.Destination, n.Exit}), n.Outcomes)
 	}
-	quic.send(ch, prometheus.CounterValue)
-	untouched := make(map[string]uint64)
-	for _, n := range k.Untouched {
-		untouched[n.Label] += n.N
-	}
-	for _, reason := range slices.Sorted(maps.Keys(untouched)) {
-		c.counter(ch, NameUntouched, float64(untouched[reason]), reason)
-	}
-	programs := make(map[string]float64)
+	c.byName[NameUntouched].counts(c.nobody, k.Untouched)
 	for _, p := range k.Programs {
-		programs[p.Program] += p.Time.Seconds()
-	}
-	for _, name := range slices.Sorted(maps.Keys(programs)) {
-		c.counter(ch, NameProgramSeconds, programs[name], name)
+		c.set(NameProgramSeconds, p.Time.Seconds(), p.Program)
 	}
 }
 
-func (c *Collector) daemon(ch chan<- prometheus.Metric) {
-	c.gauge(ch, NameBuildInfo, 1, c.build.Version, c.build.Revision, c.build.GoVersion)
-	reload := c.source.Reload()
+func (c *Collector) daemon(reload Reload) {
+	c.set(NameBuildInfo, 1, c.build.Version, c.build.Revision, c.build.GoVersion)
 	ok := 0.0
 	if reload.OK {
 		ok = 1
 	}
-	c.gauge(ch, NameReloadSuccessful, ok)
+	c.set(NameReloadSuccessful, ok)
 	at := 0.0
 	if !reload.Last.IsZero() {
 		at = float64(reload.Last.UnixMilli()) / 1e3
 	}
-	c.gauge(ch, NameReloadTime, at)
+	c.set(NameReloadTime, at)
 }
 
-func (c *Collector) counter(ch chan<- prometheus.Metric, name string, v float64, labels ...string) {
-	c.send(ch, name, prometheus.CounterValue, v, labels...)
-}
-
-func (c *Collector) gauge(ch chan<- prometheus.Metric, name string, v float64, labels ...string) {
-	c.send(ch, name, prometheus.GaugeValue, v, labels...)
-}
-
-func (c *Collector) send(ch chan<- prometheus.Metric, name string, kind prometheus.ValueType, v float64, labels ...string) {
-	for i := range labels {
-		labels[i] = clean(labels[i])
-	}
-	desc := c.families[name].desc
-	m, err := prometheus.NewConstMetric(desc, kind, v, labels...)
-	if err != nil {
-		m = prometheus.NewInvalidMetric(desc, err)
-	}
-	ch <- m
+// set adds v to a series of no pair.
+func (c *Collector) set(name string, v float64, labels ...string) {
+	c.byName[name].count(c.nobody, v, labels...)
 }

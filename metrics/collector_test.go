@@ -76,12 +76,14 @@ func full() *fake {
 					Bounds: []float64{0, 1, 2}, Counts: []uint64{4, 2, 1, 1}, Sum: 9, Fine: map[int]int64{0: 2, 8: 1, 19: 1},
 				}},
 			},
+			Prices: []ExitPrice{{"E-017", 4.2}, {"E-018", 0.5}},
 			Switches: []ExitSwitches{
 				{Pool: "residential", From: "E-017", To: "E-018", N: 4},
 				{Pool: "residential", From: "E-018", To: "E-017", N: 1},
 				{Pool: "residential", From: "E-017", To: "E-018", N: 2},
 			},
 			ExitMismatches: 6,
+			EventsLost:     8,
 		},
 		kernel: Kernel{
 			Connections: []Connections{

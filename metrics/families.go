@@ -64,7 +64,7 @@ var families = []Family{
 	},
 	{
 		NameConnections, Counter, []string{"destination", "exit", "outcome"}, "connections",
-		"Attempts to connect, as the kernel saw them, by what became of them.",
+		"Attempts to connect, as the kernel saw them, by what became of them: redirected to the proxy, granted at once or held until their turn by the kernel itself, untouched, or refused.",
 		`sum by (outcome) (rate(egressd_connections_total{destination!="other"}[5m]))`,
 		"Does everything that the policy names go through egressd?",
 	},
@@ -147,6 +147,12 @@ var families = []Family{
 		"How many gigabytes will the provider bill for 30 days?",
 	},
 	{
+		NameExitPrice, Gauge, []string{"exit"}, "any currency per 10^9 bytes",
+		"Price of 10^9 bytes through the exit, as the policy file has it; exits without a price are not shown.",
+		`sum by (exit) (increase(egressd_exit_bytes_total[30d])) / 1e9 * on (exit) group_left () max by (exit) (egressd_exit_price)`,
+		"What will 30 days of each exit cost?",
+	},
+	{
 		NameExitSwitches, Counter, []string{"from", "to", "pool"}, "requests",
 		"Requests of the pool that left by another exit, as the one whose turn it was is closed.",
 		`sum by (pool, from) (increase(egressd_exit_switches_total[1h])) > 0`,
@@ -211,6 +217,12 @@ var families = []Family{
 		"When a policy file was last read with success.",
 		`time() - egressd_config_last_reload_success_timestamp_seconds`,
 		"How old is the policy that is in force, in seconds?",
+	},
+	{
+		NameEventsLost, Counter, nil, "events",
+		"Events that are not in the event log, as its disk, the journal or whoever reads it was too slow or took no more.",
+		`increase(egressd_events_lost_total[1h]) > 0`,
+		"Is the event log complete?",
 	},
 	{
 		NameDropped, Counter, nil, "keys",

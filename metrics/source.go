@@ -47,12 +47,16 @@ type Lane struct {
 type Tallies struct {
 	Pairs []Tally
 	Exits []ExitSeconds
+	// Prices has the exits whose price the policy tells.
+	Prices []ExitPrice
 	// Switches count requests of pools that left by another exit than the one
 	// whose turn it was.
 	Switches []ExitSwitches
 	// ExitMismatches counts connections whose exit could not be kept.
 	ExitMismatches uint64
 	TLS            TLS
+	// EventsLost counts events that the event log could not take.
+	EventsLost uint64
 	// Dropped counts the keys for which the source itself had no room.
 	Dropped uint64
 }
@@ -103,6 +107,12 @@ type ExitSeconds struct {
 	// says that there is one.
 	Lockstep    float64
 	HasLockstep bool
+}
+
+// ExitPrice is the price of 10^9 bytes through an exit.
+type ExitPrice struct {
+	Exit  string
+	Price float64
 }
 
 // ExitSwitches is a number of requests of a pool that left by the exit To, as

@@ -77,12 +77,14 @@ type Engine struct {
 	mu       sync.Mutex
 	cells    []ledger.Cell // cells[0] is never used
 	index    Index         // nil: the lanes die with the daemon
+	plane    PlaneLanes    // nil: there is no kernel plane
 	owners   map[string]*owner
 	lanes    map[*Lane]struct{} // with a cell of the ledger, in the table
 	overflow map[*owner]*Lane   // for what found no cell
 	retired  []*Lane            // of budgets that are gone, still in use
 	free     []uint32
-	rescan   ledger.Time // no eviction is tried before
+	spares   map[uint32]struct{} // cells given to the kernel plane, of no lane yet
+	rescan   ledger.Time         // no eviction is tried before
 }
 
 // state is what Swap replaces.
@@ -109,7 +111,8 @@ var errNoCells = errors.New("the ledger needs at least two cells")
 
 // NewEngine takes over the cells, whose lanes index names: lanes of budgets
 // that p still has go on with their state, the other cells are free. A probe
-// that was under way when the last daemon ended is forgotten.
+// that was under way when the last daemon ended is forgotten, and so is its
+// queue.
 //
 // cells must stay mapped as long as the engine is used; index may be nil.
 func NewEngine(p *Policy, cells []ledger.Cell, index Index, now ledger.Time) (*Engine, error) {
@@ -128,6 +131,7 @@ func NewEngine(p *Policy, cells []ledger.Cell, index Index, now ledger.Time) (*E
 		owners:   map[string]*owner{},
 		lanes:    map[*Lane]struct{}{},
 		overflow: map[*owner]*Lane{},
+		spares:   map[uint32]struct{}{},
 	}
 	e.endpoints.Store(&map[netip.AddrPort]*Exit{})
 	e.addresses.Store(&map[string]netip.Addr{})
@@ -167,6 +171,7 @@ func (e *Engine) recover(now ledger.Time) (taken []bool, err error) {
 		taken[n] = true
 		cell := &e.cells[n]
 		cell.EndProbe()
+		cell.SetQueued(false)
 		for _, w := range []*atomic.Uint64{&cell.OpenUntil, &cell.TAT} { // words that make no sense must not hold a lane forever
 			if w.Load() > uint64(now.Add(maxCooldown)) {
 				w.Store(uint64(now))
@@ -281,18 +286,25 @@ func (e *Engine) Swap(p *Policy, now ledger.Time) {
 // lane that overflows it: they wait for each other, but are not let go
 // uncounted.
 func (e *Engine) Select(dst []*Lane, f *Facts, a Admission, now ledger.Time) []*Lane {
-	var rules [MaxShapes]*rule
-	var labels [MaxShapes]string
-	n := e.match(f, a, &rules, &labels)
-	for i, r := range rules[:n] {
-		dst = append(dst, e.lane(r, labels[i], f, now))
+	var rules [MaxShapes]matched
+	n := e.match(f, a, &rules)
+	for i := range rules[:n] {
+		dst = append(dst, e.lane(&rules[i], f, now))
 	}
 	return dst
 }
 
-// match finds the rules of Select, in its order, with the label of each, and
-// returns their number.
-func (e *Engine) match(f *Facts, a Admission, rules *[MaxShapes]*rule, labels *[MaxShapes]string) (n int) {
+// matched is a rule that counts a request.
+type matched struct {
+	*rule
+	label string
+	// addressed says that the destination of the lane is the address that the
+	// connection goes to, whatever the host.
+	addressed bool
+}
+
+// match finds the rules of Select, in its order, and returns their number.
+func (e *Engine) match(f *Facts, a Admission, rules *[MaxShapes]matched) (n int) {
 	found, seen := e.state.Load().matcher.find(f.Host), uint32(0)
 	for i := range found {
 		c := &found[i]
@@ -306,9 +318,9 @@ func (e *Engine) match(f *Facts, a Admission, rules *[MaxShapes]*rule, labels *[
 		seen |= c.bit
 		at := n
 		for ; at > 0 && rules[at-1].Per < c.Per; at-- { // the bits of Per are in that order
-			rules[at], labels[at] = rules[at-1], labels[at-1]
+			rules[at] = rules[at-1]
 		}
-		rules[at], labels[at] = c.rule, label
+		rules[at] = matched{c.rule, label, c.kernel && c.addressed(f, found)}
 		n++
 	}
 	return n
@@ -359,16 +371,15 @@ func (r *rule) key(key *LaneKey, f *Facts) {
 }
 
 // lane finds or makes the lane of r for f.
-func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
+func (e *Engine) lane(r *matched, f *Facts, now ledger.Time) *Lane {
+	label := r.label
 	if r.Per&(PerDestination|PerSite) == 0 {
-		label = r.label
+		label = r.rule.label
 	}
 	var key LaneKey
-	r.key(&key, f)
-	hash := e.hash(r.owner, key)
-	l := e.find(r.owner, key, hash)
+	l := e.look(r, f, &key)
 	if l == nil {
-		l = e.create(r, key, label, now)
+		l = e.create(r.rule, key, label, now)
 	}
 	if f.Lifetime > 0 && key.Exit != "" {
 		l.outlive(f.Lifetime, now)
@@ -378,6 +389,29 @@ func (e *Engine) lane(r *rule, label string, f *Facts, now ledger.Time) *Lane {
 	}
 	return l
 }
+
+// look makes the key of r's lane for f and finds the lane; nil if there is none.
+func (e *Engine) look(r *matched, f *Facts, key *LaneKey) *Lane {
+	r.key(key, f)
+	if !r.addressed {
+		return e.find(r.owner, *key, e.hash(r.owner, *key))
+	}
+	// The text of the address is only kept where a lane has to be made.
+	var buf [maxAddrText]byte
+	text := f.Dest.Addr().Unmap().AppendTo(buf[:0])
+	hash := e.hashWith(r.owner, maphash.Bytes(e.seed, text), key)
+	for l := e.chain(hash); l != nil; l = l.next.Load() {
+		if l.hash == hash && l.owner == r.owner && l.Key.Destination == string(text) && l.Key.Exit == key.Exit &&
+			l.Key.Session == key.Session && l.Key.Path == key.Path {
+			return l
+		}
+	}
+	key.Destination = string(text)
+	return nil
+}
+
+// maxAddrText is the longest text of an address without a zone.
+const maxAddrText = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 
 // noValue is the part of a key for requests that have no such property: they
 // share a lane.
@@ -399,10 +433,16 @@ func pathKey(p string) string {
 }
 
 func (e *Engine) hash(o *owner, k LaneKey) uint64 {
-	h := o.number * 0x9e3779b97f4a7c15
+	var destination uint64
 	if k.Destination != "" {
-		h ^= maphash.String(e.seed, k.Destination)
+		destination = maphash.String(e.seed, k.Destination)
 	}
+	return e.hashWith(o, destination, &k)
+}
+
+// hashWith is hash where that of the destination is known.
+func (e *Engine) hashWith(o *owner, destination uint64, k *LaneKey) uint64 {
+	h := o.number*0x9e3779b97f4a7c15 ^ destination
 	if k.Exit != "" {
 		h = h<<17 | h>>47
 		h ^= maphash.String(e.seed, k.Exit)
@@ -419,7 +459,7 @@ func (e *Engine) hash(o *owner, k LaneKey) uint64 {
 }
 
 func (e *Engine) find(o *owner, k LaneKey, hash uint64) *Lane {
-	for l := e.table[hash&uint64(len(e.table)-1)].Load(); l != nil; l = l.next.Load() {
+	for l := e.chain(hash); l != nil; l = l.next.Load() {
 		if l.hash == hash && l.owner == o && l.Key.Destination == k.Destination && l.Key.Exit == k.Exit &&
 			l.Key.Session == k.Session && l.Key.Path == k.Path {
 			return l
@@ -427,6 +467,9 @@ func (e *Engine) find(o *owner, k LaneKey, hash uint64) *Lane {
 	}
 	return nil
 }
+
+// chain is where the lanes with a hash stand.
+func (e *Engine) chain(hash uint64) *Lane { return e.table[hash&uint64(len(e.table)-1)].Load() }
 
 // create makes the lane that find did not find.
 func (e *Engine) create(r *rule, key LaneKey, label string, now ledger.Time) *Lane {
@@ -441,9 +484,7 @@ func (e *Engine) create(r *rule, key LaneKey, label string, now ledger.Time) *La
 		l.retired.Store(true)
 		return l
 	}
-	for _, s := range []*string{&key.Destination, &key.Exit, &key.Session, &key.Path} {
-		*s = strings.Clone(*s)
-	}
+	key = key.clone()
 	n, ok := e.allocate(now)
 	if !ok {
 		return e.overflowing(r, now)
@@ -451,13 +492,22 @@ func (e *Engine) create(r *rule, key LaneKey, label string, now ledger.Time) *La
 	cell := &e.cells[n]
 	cell.Reset()
 	l := e.newLane(r, key, label, n, cell, now)
+	if have := e.claim(key, n); have != n {
+		e.free = append(e.free, n)
+		l = e.newLane(r, key, label, have, &e.cells[have], now)
+	}
+	e.keep(l)
+	return l
+}
+
+// keep puts a new lane where requests, and the next daemon, find it.
+func (e *Engine) keep(l *Lane) {
 	e.insert(l)
 	if e.index != nil {
-		if err := e.index.Put(key, n); err != nil {
+		if err := e.index.Put(l.Key, l.Number); err != nil {
 			e.dropped.Add(1) // the lane works; it will not outlive the daemon
 		}
 	}
-	return l
 }
 
 // overflowing is the lane that requests of r share when no cell is left.
@@ -500,6 +550,7 @@ func (e *Engine) remove(l *Lane) {
 			e.dropped.Add(1)
 		}
 	}
+	e.release(l.Key)
 	link := &e.table[l.hash&uint64(len(e.table)-1)]
 	for at := link.Load(); at != nil; at = link.Load() {
 		if at == l {
@@ -541,23 +592,27 @@ const (
 // a map is none. If nothing was idle among them it looks at all, but not again
 // within a second.
 func (e *Engine) evict(now ledger.Time) {
-	var idle []*Lane
+	type unused struct {
+		*Lane
+		since ledger.Time
+	}
+	var idle []unused
 	looked := 0
 	for l := range e.lanes {
 		if looked++; looked > evictLook && len(idle) > 0 {
 			break
 		}
-		if now.Sub(l.LastUsed()) >= minIdle && l.idle(now) {
-			idle = append(idle, l)
+		if since := l.LastUsed(); now.Sub(since) >= minIdle && l.idle(now) {
+			idle = append(idle, unused{l, since})
 		}
 	}
 	if len(idle) == 0 {
 		e.rescan = now.Add(time.Second)
 		return
 	}
-	slices.SortFunc(idle, func(a, b *Lane) int { return cmp.Compare(a.LastUsed(), b.LastUsed()) })
+	slices.SortFunc(idle, func(a, b unused) int { return cmp.Compare(a.since, b.since) })
 	for _, l := range idle[:min(len(idle), max(1, min(looked/16, evictMost)))] {
-		e.remove(l)
+		e.remove(l.Lane)
 		e.free = append(e.free, l.Number)
 		e.evicted.Add(1)
 	}
@@ -600,8 +655,8 @@ func (e *Engine) Find(id string) *Lane {
 }
 
 // Dropped is the number of keys for which there was no room: requests that
-// fell into a lane of overflow, lanes that the index does not know, and
-// sessions of exits that are counted together.
+// fell into a lane of overflow, lanes that the index or the kernel plane does
+// not know as they are, and sessions of exits that are counted together.
 func (e *Engine) Dropped() uint64 { return e.dropped.Load() + e.exits.dropped.Load() }
 
 // Evicted is the number of idle lanes that made room for others.

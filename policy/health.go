@@ -49,16 +49,16 @@ func (e *Engine) Choose(k *Picker, key PickKey, f *Facts, now ledger.Time) Choic
 // that all exits share say nothing of one of them, and those that only measure
 // hold nobody. Makes no lane; does not allocate.
 func (e *Engine) Health(f *Facts, now ledger.Time) (h Health) {
-	var rules [MaxShapes]*rule
-	var labels [MaxShapes]string
-	n := e.match(f, ForOpaque, &rules, &labels) // which spends what each kind of request may
-	for _, r := range rules[:n] {
+	var rules [MaxShapes]matched
+	n := e.match(f, ForOpaque, &rules) // which spends what each kind of request may
+	for i := range rules[:n] {
+		r := &rules[i]
 		if r.Per&PerExit == 0 && (r.Per&PerSession == 0 || f.Session == "") {
 			continue
 		}
 		var key LaneKey
 		r.key(&key, f)
-		l := e.find(r.owner, key, e.hash(r.owner, key))
+		l := e.look(r, f, &key)
 		if l == nil || !l.Enforced() || l.renewed(f.Lifetime, now) || !l.Blocked(now) {
 			continue
 		}

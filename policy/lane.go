@@ -63,8 +63,10 @@ func (l *Lane) ID() string { return l.id }
 // Budget is the rule in force for the lane. It changes with Engine.Swap.
 func (l *Lane) Budget() *Budget { return l.budget.Load() }
 
-// LastUsed is when a request last fell into the lane.
-func (l *Lane) LastUsed() ledger.Time { return ledger.Time(l.used.Load()) }
+// LastUsed is the latest instant at which something may last have fallen into
+// the lane: a request, or a connection of the kernel plane. That leaves no
+// trace but in its cell, whose TAT no grant leaves behind its own time.
+func (l *Lane) LastUsed() ledger.Time { return ledger.Time(max(l.used.Load(), l.Cell.TAT.Load())) }
 
 // Enforced reports whether the lane may hold and refuse: its budget is in
 // force and in mode Enforce.

@@ -19,6 +19,14 @@ type LaneKey struct {
 	Path        string
 }
 
+// clone is a copy that shares no memory with what a client sent.
+func (k LaneKey) clone() LaneKey {
+	for _, s := range []*string{&k.Destination, &k.Exit, &k.Session, &k.Path} {
+		*s = strings.Clone(*s)
+	}
+	return k
+}
+
 // String is the lane's id: "store/store.example.com/direct", with "-" for an
 // empty part. Session and path follow where the budget tells them apart:
 // "api/api.example.net/direct;path=/v1/search".

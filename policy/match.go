@@ -11,11 +11,13 @@ import (
 // rule is a budget, compiled for matching.
 type rule struct {
 	*Budget
-	owner *owner
-	bit   uint32 // 1 << Per
-	any   bool   // matches every host
-	addrs []addrPattern
-	label string // of lanes that do not tell destinations apart
+	owner  *owner
+	bit    uint32 // 1 << Per
+	any    bool   // matches every host
+	names  bool   // matches hosts by their names, and not all
+	kernel bool   // the kernel plane can hold it: see forKernel
+	addrs  []addrPattern
+	label  string // of lanes that do not tell destinations apart
 }
 
 // addrPattern is a CIDR, or an address, among the hosts of a rule.
@@ -27,8 +29,9 @@ type addrPattern struct {
 // candidate is a rule that a host may fall under.
 type candidate struct {
 	*rule
-	named bool   // the host's name matches; else its address must
-	label string // the pattern that matched, if named
+	named  bool   // the host matches; else its address must
+	byName bool   // … by its name, and not all hosts do
+	label  string // the pattern that matched, if named
 }
 
 // matcher finds the rules for a host. Immutable.
@@ -41,10 +44,11 @@ type matcher struct {
 	suffix map[string][]candidate // ".example.com"
 	rest   []candidate            // for hosts under no name of the file
 	sites  bool                   // some rule tells sites apart
+	asks   map[uint16]bool        // ports at which some rule matches hosts by their names
 }
 
 func compile(p *Policy, ownerOf func(name string) *owner) (*matcher, []*rule) {
-	m := &matcher{exact: map[string][]candidate{}, suffix: map[string][]candidate{}}
+	m := &matcher{exact: map[string][]candidate{}, suffix: map[string][]candidate{}, asks: map[uint16]bool{}}
 	var rules []*rule
 	budgets := p.Budgets
 	if slices.ContainsFunc(p.Exits, func(e Exit) bool { return e.Proxy != nil }) {
@@ -57,6 +61,8 @@ func compile(p *Policy, ownerOf func(name string) *owner) (*matcher, []*rule) {
 			r.any = r.any || h.Any
 			if prefix, is := h.addresses(); is {
 				r.addrs = append(r.addrs, addrPattern{prefix, h.String()})
+			} else {
+				r.names = true
 			}
 			if h.Name != "" {
 				m.exact[h.Name] = nil
@@ -67,6 +73,13 @@ func compile(p *Policy, ownerOf func(name string) *owner) (*matcher, []*rule) {
 		}
 		if len(b.Match.Hosts) == 1 && !r.any {
 			r.label = b.Match.Hosts[0].String()
+		}
+		r.names = r.names && !r.any
+		r.kernel = b.forKernel()
+		if r.names && b.Mode != Off {
+			for _, port := range b.Match.Ports {
+				m.asks[port] = true
+			}
 		}
 		rules = append(rules, r)
 	}
@@ -90,7 +103,8 @@ func candidates(rules []*rule, name string) []candidate {
 		}
 		c := candidate{rule: r}
 		if pattern, ok := r.named(name); ok {
-			c.named, c.label = true, pattern
+			_, literal := hostAddr(name)
+			c.named, c.byName, c.label = true, !r.any && !literal, pattern
 		}
 		if c.named || len(r.addrs) > 0 {
 			out = append(out, c)
@@ -140,7 +154,7 @@ func (m *matcher) find(host string) []candidate {
 
 // where reports whether host and dest match, and under which pattern.
 func (c *candidate) where(host string, dest netip.AddrPort) (label string, ok bool) {
-	if len(c.Match.Ports) > 0 && !slices.Contains(c.Match.Ports, dest.Port()) {
+	if !c.at(dest.Port()) {
 		return "", false
 	}
 	if c.named {
@@ -159,6 +173,21 @@ func (c *candidate) where(host string, dest netip.AddrPort) (label string, ok bo
 		}
 	}
 	return "", false
+}
+
+// at reports whether the rule matches the port.
+func (r *rule) at(port uint16) bool {
+	return len(r.Match.Ports) == 0 || slices.Contains(r.Match.Ports, port)
+}
+
+// covers reports whether the rule names the address, or a range around it.
+func (r *rule) covers(addr netip.Addr) bool {
+	for i := range r.addrs {
+		if r.addrs[i].prefix.Contains(addr) {
+			return true
+		}
+	}
+	return false
 }
 
 // anyPort is one that the rule matches.

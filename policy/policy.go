@@ -22,11 +22,13 @@ type Policy struct {
 	Pools   []*Pool
 	Budgets []*Budget
 	Metrics Metrics
+	Events  Events
 	Admin   Admin
 	// Dialects are those that the file adds to the built-in ones, by name.
 	Dialects []*verdict.Dialect
 	TLS      TLS
 	QUIC     QUICMode
+	Qdisc    QdiscMode
 }
 
 // Scope says who is shaped.
@@ -36,7 +38,24 @@ type Scope struct {
 }
 
 // Metrics is where the daemon answers Prometheus. Empty Listen: nowhere.
-type Metrics struct{ Listen string }
+type Metrics struct {
+	Listen string
+	// WebConfigFile is the name of a file that tells of TLS and logins, as the
+	// exporters of Prometheus have it; "" for neither.
+	WebConfigFile string
+}
+
+// Events is where events are written down: EventsAuto, EventsOff, EventsStderr,
+// EventsJournald or the absolute name of a file.
+type Events struct{ Log string }
+
+// Values of Events.Log that are no file.
+const (
+	EventsAuto     = "auto" // journald, where it takes what the daemon writes to stderr
+	EventsOff      = "off"
+	EventsStderr   = "stderr"
+	EventsJournald = "journald"
+)
 
 // Admin is the daemon's control socket. Empty Socket: none.
 type Admin struct{ Socket string }

@@ -15,7 +15,11 @@ import (
 // names them, their port, or localhost. The endpoints are those of pools, each
 // under the pool's name; those of proxies are added by who knows their
 // addresses.
+//
+// The set of each entry is what holds for its connections while nothing is
+// known of their names.
 func (p *Policy) Redirects() Redirects {
+	m, rules := compile(p, func(string) *owner { return nil })
 	type prefix struct {
 		text string
 		port uint16
@@ -55,9 +59,12 @@ func (p *Policy) Redirects() Redirects {
 		out.Endpoints = append(out.Endpoints, Endpoint{Addr: pool.Listen, Exit: pool.Name})
 	}
 	for _, r := range ports {
+		r.Ask, r.Set = m.asks[r.Port], m.unnamed(rules, nil, r.Port)
 		out.Ports = append(out.Ports, r)
 	}
+	ranges := rangesOf(rules)
 	for _, r := range prefixes {
+		r.Set = m.unnamed(rules, ranges.around(r.Prefix), r.Port)
 		out.Prefixes = append(out.Prefixes, r)
 	}
 	slices.SortFunc(out.Ports, func(a, b PortRedirect) int { return cmp.Compare(a.Port, b.Port) })

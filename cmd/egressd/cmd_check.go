@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/egressd/egressd/cmd/egressd/internal/web"
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/policy/config"
 )
@@ -43,6 +44,11 @@ func (e *env) check(file string, asJSON bool) error {
 	p, err := loadPolicy(file)
 	if err != nil {
 		return err
+	}
+	if p.Metrics.Listen != "" {
+		if err := web.Check(p.Metrics.WebConfigFile); err != nil {
+			return fmt.Errorf("metrics.web_config_file: %w", err)
+		}
 	}
 	c := checked{File: file, Budgets: config.Describe(p), Cgroups: p.Scope.Cgroups}
 	switch err := verifyPrograms(p.Scope.Cgroups); {

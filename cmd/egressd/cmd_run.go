@@ -136,6 +136,8 @@ func (e *env) daemonConfig(log *slog.Logger) (daemon.Config, error) {
 		Build:  metrics.Build{Version: v.Version, Revision: v.Commit, GoVersion: v.Go},
 		PID:    e.pid,
 		Logger: log,
+		Stderr: e.stderr,
+		Getenv: e.getenv,
 	}, nil
 }
 

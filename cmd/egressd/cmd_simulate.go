@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/egressd/egressd/cmd/egressd/internal/plot"
 	"github.com/egressd/egressd/cmd/egressd/internal/table"
 	"github.com/egressd/egressd/userspace/sim"
 )
@@ -33,6 +34,7 @@ type simulateOptions struct {
 	ascii      bool
 	list       bool
 	show       string
+	png        string
 }
 
 func newSimulateCommand(e *env) *cobra.Command {
@@ -64,7 +66,9 @@ same seed; behind egressd it meets the same policy code that the daemon runs.
 	f.BoolVar(&o.ascii, "ascii", false, "draw with ASCII characters only")
 	f.BoolVar(&o.list, "list", false, "list the built-in workloads")
 	f.StringVar(&o.show, "show", "", "print the file of a built-in workload")
+	f.StringVar(&o.png, "png", "", "draw the charts into this file, too")
 	cmd.MarkFlagsMutuallyExclusive("list", "show", "workload")
+	cmd.MarkFlagsMutuallyExclusive("list", "show", "png")
 	return cmd
 }
 
@@ -112,6 +116,11 @@ func (e *env) simulate(ctx context.Context, o simulateOptions) error {
 	}
 	if err != nil {
 		return err
+	}
+	if o.png != "" {
+		if err := writePicture(o.png, func() (*plot.Figure, error) { return simulationFigure(w, result), nil }); err != nil {
+			return err
+		}
 	}
 	if o.asJSON {
 		return e.printJSON(result)
@@ -276,4 +285,35 @@ func formatWait(f sim.Figures, ms float64) string {
 		d = d.Round(unit)
 	}
 	return d.Round(time.Millisecond).String()
+}
+
+// simulationFigure draws a result: one panel for each strategy, all on one scale.
+func simulationFigure(w *sim.Workload, r *sim.Result) *plot.Figure {
+	f := &plot.Figure{
+		Title: w.Name,
+		Notes: []string{fmt.Sprintf("Requests sent in each second; %s of virtual time, seed %d", w.Title(), r.Seed)},
+		Legend: []plot.Key{
+			{Name: "served", Colour: plot.Served}, {Name: "limited", Colour: plot.Limited}, {Name: "error", Colour: plot.Failed},
+		},
+	}
+	if w.Summary != "" {
+		f.Notes = append([]string{w.Summary}, f.Notes...)
+	}
+	if r.Runs > 1 {
+		f.Notes[len(f.Notes)-1] += fmt.Sprintf(", means of %d runs", r.Runs)
+	}
+	for i := range r.Strategies {
+		s := &r.Strategies[i]
+		panel := plot.Panel{YName: "requests", XName: "seconds", XMax: float64(len(s.Series.OK)) * s.Series.StepMS / 1e3}
+		for k := range s.Series.OK {
+			panel.Bars = append(panel.Bars, plot.Bar{
+				{N: s.Series.OK[k], Colour: plot.Served}, {N: s.Series.Limited[k], Colour: plot.Limited}, {N: s.Series.Errors[k], Colour: plot.Failed},
+			})
+		}
+		f.Rows = append(f.Rows, plot.Row{
+			Title: s.Strategy, Height: 170, Panels: []plot.Panel{panel},
+			Note: fmt.Sprintf("%s sent, %s limited, busiest second %s", formatMean(s.Sent, r.Runs), formatMean(s.Limited, r.Runs), formatMean(s.BusiestSecond, r.Runs)),
+		})
+	}
+	return f
 }

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/egressd/egressd/cmd/egressd/internal/admin"
 	"github.com/egressd/egressd/cmd/egressd/internal/top"
@@ -34,7 +36,8 @@ as they count down, who waits, and what happened last.
   r        reverse       page up, page down    scroll by a page
 
 --once prints one frame of everything, for scripts. NO_COLOR in the environment
-takes the colours away.`,
+takes the colours away, a locale without UTF-8 all that is not ASCII, and where
+TERM is dumb one frame is printed below the other.`,
 		Args: cobra.NoArgs,
 		RunE: does(func(cmd *cobra.Command, _ []string) error {
 			if o.every < minEvery {
@@ -49,14 +52,19 @@ takes the colours away.`,
 	return cmd
 }
 
+// dumbHeight is the number of lines of a frame where nobody knows how many there
+// are room for: that of a VT100.
+const dumbHeight = 24
+
 // minEvery bounds how often a daemon is asked.
 const minEvery = 100 * time.Millisecond
 
 func (e *env) top(ctx context.Context, o topOptions) error {
 	cfg := top.Config{
 		Daemon: admin.NewClient(o.socket), State: laneState, Every: o.every,
-		Colour: e.getenv("NO_COLOR") == "" && e.getenv("TERM") != "dumb",
+		Colour: e.getenv("NO_COLOR") == "", ASCII: !e.speaksUTF8(),
 	}
+	dumb := e.getenv("TERM") == "dumb"
 	if o.once {
 		frame, err := top.Once(ctx, cfg, e.width())
 		if err != nil {
@@ -71,6 +79,11 @@ func (e *env) top(ctx context.Context, o topOptions) error {
 	// Who cannot ask at all wants to know why, and not in a frame.
 	if _, err := cfg.Daemon.Status(ctx); err != nil {
 		return err
+	}
+	if dumb {
+		ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+		defer stop()
+		return top.Plain(ctx, cfg, e.stdout, e.width(), dumbHeight)
 	}
 	err := top.Run(ctx, cfg)
 	if errors.Is(err, top.ErrNoTerminal) {

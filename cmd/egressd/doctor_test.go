@@ -80,7 +80,7 @@ func TestDoctorWithoutDaemon(t *testing.T) {
 	}
 	want := []string{
 		"privileges", "kernel", "kernel types", "lockdown", "cgroup v2", "BPF file system", "programs", "loopback",
-		"sysctls", "policy file", "probes", "daemon", "foreign programs", "open files",
+		"sysctls", "policy file", "probes", "pacing", "daemon", "foreign programs", "open files",
 	}
 	var got []string
 	for _, c := range report.Checks {

@@ -45,7 +45,9 @@ func newOriginCommand(e *env) *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&cfg.Every, "every", 0, "time in which one request is allowed")
 	cmd.Flags().DurationVar(&cfg.LimitOnceAfter, "limit-once-after", 0, "when one request is answered with 429")
-	cmd.Flags().DurationVar(&cfg.RetryAfter, "retry-after", 0, "Retry-After of that answer")
+	cmd.Flags().DurationVar(&cfg.RetryAfter, "retry-after", 0, "Retry-After of such answers")
+	cmd.Flags().IntVar(&cfg.Burst, "burst", 1, "how many may come at once")
+	cmd.Flags().BoolVar(&cfg.Shut, "shut", false, "be closed for as long after a limit")
 	return cmd
 }
 
@@ -65,5 +67,6 @@ func newClientsCommand(*env) *cobra.Command {
 	cmd.Flags().IntVar(&c.Count, "count", 1, "clients at the same time")
 	cmd.Flags().DurationVar(&c.Pause, "pause", 0, "between requests")
 	cmd.Flags().DurationVar(&c.For, "for", time.Minute, "how long")
+	cmd.Flags().BoolVar(&c.Heed, "heed", false, "sleep for Retry-After")
 	return cmd
 }

@@ -91,7 +91,7 @@ func startTop(t *testing.T, width, height int) (p *pty, socket string, stop func
 	socket = filepath.Join(shortDir(t), "admin.sock")
 	stop = serveCounting(t, socket)
 	p = newPTY(t, width, height)
-	p.start("egressd", "top", "--every", "100ms", "--socket", socket)
+	p.start("env", "TERM=xterm", "LC_ALL=C.UTF-8", "egressd", "top", "--every", "100ms", "--socket", socket)
 	return p, socket, stop
 }
 

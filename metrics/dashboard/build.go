@@ -33,7 +33,7 @@ func JSON() ([]byte, error) {
 		b.WithVariable(choice(v))
 	}
 	b.WithVariable(dashboard.NewTextBoxVariableBuilder(varPrice).
-		Label("Price of 10^9 bytes").
+		Label("Price of 10^9 bytes, of exits without one").
 		DefaultValue(dashboard.StringOrMap{String: cog.ToPtr("1")}).
 		Current(option("1")))
 	var id uint32

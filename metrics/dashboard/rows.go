@@ -156,8 +156,13 @@ func bytePanels() []Panel {
 		},
 		{
 			Title: "Cost of the time shown", Kind: Bars, Unit: "short", Width: 8,
-			About:   "All bytes both ways, by the price of 10^9 bytes that is set at the top (one for all exits; `egressd exits` has the price of each).",
-			Queries: []Query{{Expr: `sum by (exit) (increase(egressd_exit_bytes_total{` + ofPair + `}[$__range])) / 1e9 * $price`, Legend: "{{exit}}"}},
+			About: "All bytes both ways, by the price of 10^9 bytes that the policy has for the exit or, where it has none, by the one set at the top.",
+			Queries: []Query{{
+				Expr: `sum by (exit) (sum by (instance, exit) (increase(egressd_exit_bytes_total{` + ofPair + `}[$__range])) / 1e9` +
+					` * on (instance, exit) (max by (instance, exit) (last_over_time(egressd_exit_price{` + ofExit + `}[$__range]))` +
+					` or 0 * max by (instance, exit) (last_over_time(egressd_exit_bytes_total{` + ofPair + `}[$__range])) + $price))`,
+				Legend: "{{exit}}",
+			}},
 		},
 		{
 			Title: "Top destinations by requests", Kind: Bars, Unit: "short", Width: 8,
@@ -181,7 +186,8 @@ func connectionPanels() []Panel {
 	return []Panel{
 		{
 			Title: "What became of connections", Kind: Stacked, Unit: "cps", Width: 8,
-			About:   "As the kernel counts them. Connections to addresses that showed no name yet count for the destination `other`.",
+			About: "As the kernel counts them: redirected to the proxy; granted at once or held until their turn by the kernel, which then were not redirected; " +
+				"untouched; refused. Connections to addresses that showed no name yet count for the destination `other`.",
 			Queries: []Query{{Expr: `sum by (outcome) (rate(egressd_connections_total{` + onHost + `,destination=~"$destination|other"}[$__rate_interval]))`, Legend: "{{outcome}}"}},
 		},
 		{
@@ -252,10 +258,11 @@ func daemonPanels() []Panel {
 		},
 		{
 			Title: "Not counted", Kind: Lines, Unit: "short", Width: 8,
-			About: "Keys without room for a name of their own, and sources that could not be read during scrapes. Both should be 0.",
+			About: "Keys without room for a name of their own, sources that could not be read during scrapes, and events that the event log could not take. All should be 0.",
 			Queries: []Query{
 				{Expr: `sum by (instance) (increase(egressd_dropped_keys_total{` + onHost + `}[$__rate_interval]))`, Legend: "{{instance}} keys"},
 				{Expr: `sum by (instance) (increase(egressd_collect_errors_total{` + onHost + `}[$__rate_interval]))`, Legend: "{{instance}} errors"},
+				{Expr: `sum by (instance) (increase(egressd_events_lost_total{` + onHost + `}[$__rate_interval]))`, Legend: "{{instance}} events"},
 			},
 		},
 	}

@@ -36,6 +36,7 @@ func Default() *policy.Policy {
 	return &policy.Policy{
 		Scope:   policy.Scope{Cgroups: []string{"/"}},
 		Metrics: policy.Metrics{Listen: DefaultListen},
+		Events:  policy.Events{Log: policy.EventsAuto},
 		Admin:   policy.Admin{Socket: DefaultSocket},
 		TLS:     policy.TLS{KeyLog: true, Uprobes: true, KeyDir: DefaultKeyDir, CADir: DefaultCADir},
 	}

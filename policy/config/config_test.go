@@ -127,6 +127,7 @@ func TestDefaults(t *testing.T) {
 		want := &policy.Policy{
 			Scope:   policy.Scope{Cgroups: []string{"/"}},
 			Metrics: policy.Metrics{Listen: "127.0.0.1:9477"},
+			Events:  policy.Events{Log: "auto"},
 			Admin:   policy.Admin{Socket: "/run/egressd/egressd.sock"},
 			TLS:     policy.TLS{KeyLog: true, Uprobes: true, KeyDir: "/run/egressd/keys", CADir: "/var/lib/egressd/ca"},
 		}
@@ -199,7 +200,8 @@ budgets:
   - {start: 5/min, rate: auto, burst: 0.5, cost: 2, per: [session, path], retry: {absorb: false, max_body: 2kB}}
 tls: {mode: observe, pace: connections, sources: [keylog], key_dir: /dev/shm/keys/, ca: /srv/ca, roots: /etc/roots.pem}
 quic: refuse
-metrics: {listen: off}
+metrics: {listen: off, web_config_file: /etc/egressd//web.yml}
+events: {log: /var/log/egressd.jsonl}
 admin: {socket: /tmp/x.sock}
 `)
 	base := func(name string, rate policy.Rate) *policy.Budget {
@@ -257,6 +259,8 @@ admin: {socket: /tmp/x.sock}
 			{Name: "marked", Mark: 0x2a},
 		},
 		Budgets: []*policy.Budget{base("budget-1", policy.Rate{Count: 2, Every: time.Second}), store, third, auto},
+		Metrics: policy.Metrics{WebConfigFile: "/etc/egressd/web.yml"},
+		Events:  policy.Events{Log: "/var/log/egressd.jsonl"},
 		Admin:   policy.Admin{Socket: "/tmp/x.sock"},
 		TLS: policy.TLS{
 			Mode: policy.Observe, KeyLog: true,
@@ -292,6 +296,27 @@ func TestListen(t *testing.T) {
 		want := `f:1: metrics.listen: "` + bad + `" is no host:port; write it as 127.0.0.1:9477, or off for none`
 		if err == nil || err.Error() != want {
 			t.Errorf("listen %s: got %v, want %s", bad, err, want)
+		}
+	}
+}
+
+func TestFilesOfMetricsAndEvents(t *testing.T) {
+	for text, want := range map[string]string{"auto": "auto", "off": "off", "stderr": "stderr", "journald": "journald", "/var/log/a/../b": "/var/log/b"} {
+		if got := mustParse(t, "events: {log: "+text+"}").Events.Log; got != want {
+			t.Errorf("events.log %s: got %q, want %q", text, got, want)
+		}
+	}
+	if got := mustParse(t, `metrics: {web_config_file: ""}`).Metrics.WebConfigFile; got != "" {
+		t.Errorf("web_config_file: got %q, want none", got)
+	}
+	for text, want := range map[string]string{
+		"events: {log: events.jsonl}":         `events.log: "events.jsonl" is no absolute file name; write it as /var/log/egressd/events.jsonl, or auto, off, stderr or journald`,
+		"events: {log: /var/log/}":            `events.log: "/var/log/" is no absolute file name; write it as /var/log/egressd/events.jsonl, or auto, off, stderr or journald`,
+		`events: {log: "/a\nb"}`:              `events.log: "/a\nb" is no absolute file name; write it as /var/log/egressd/events.jsonl, or auto, off, stderr or journald`,
+		"metrics: {web_config_file: web.yml}": `metrics.web_config_file: "web.yml" is no absolute file name; write it as /etc/egressd/web.yml`,
+	} {
+		if _, err := Parse("f", []byte(text)); err == nil || err.Error() != "f:1: "+want {
+			t.Errorf("%s: got %v, want f:1: %s", text, err, want)
 		}
 	}
 }

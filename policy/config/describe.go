@@ -14,7 +14,7 @@ import (
 
 // Describe says in one line per budget, in file order, what the policy really
 // allows. Where lanes multiply a limit, the line says to how much. A line per
-// pool follows, and one where QUIC is refused.
+// pool follows, and one each where QUIC is refused and where qdiscs are changed.
 func Describe(p *policy.Policy) []string {
 	lines := make([]string, len(p.Budgets), len(p.Budgets)+len(p.Pools))
 	for i, b := range p.Budgets {
@@ -31,6 +31,9 @@ func Describe(p *policy.Policy) []string {
 	}
 	if p.QUIC == policy.QUICRefuse {
 		lines = append(lines, "quic: refused to ports and addresses of budgets, so that clients fall back to TCP")
+	}
+	if line := describeQdisc(p.Qdisc); line != "" {
+		lines = append(lines, line)
 	}
 	return lines
 }

@@ -27,8 +27,10 @@ func (v value) policy(p *policy.Policy) {
 		field{"budgets", func(v value) { budgets = &v }},
 		field{"tls", func(v value) { v.tls(&p.TLS) }},
 		field{"quic", func(v value) { v.quic(&p.QUIC) }},
+		field{"qdisc", func(v value) { v.qdisc(&p.Qdisc) }},
 		field{"fleet", unsupported},
 		field{"metrics", func(v value) { v.metrics(&p.Metrics) }},
+		field{"events", func(v value) { v.events(&p.Events) }},
 		field{"admin", func(v value) { v.admin(&p.Admin) }},
 	)
 	if budgets != nil { // which name dialects, wherever those are
@@ -114,18 +116,50 @@ func isAlphanumeric(c byte) bool {
 }
 
 func (v value) metrics(m *policy.Metrics) {
-	v.mapping(field{"listen", func(v value) {
-		s, ok := v.text(DefaultListen)
+	v.mapping(
+		field{"listen", func(v value) {
+			s, ok := v.text(DefaultListen)
+			switch {
+			case !ok:
+			case s == "" || s == "off":
+				m.Listen = ""
+			case !validListen(s):
+				v.Reject("%q is no host:port; write it as %s, or off for none", strict.Clip(s), DefaultListen)
+			default:
+				m.Listen = s
+			}
+		}},
+		field{"web_config_file", func(v value) {
+			if s, ok := v.text("/etc/egressd/web.yml"); ok && s != "" {
+				m.WebConfigFile, _ = v.fileName(s, "/etc/egressd/web.yml")
+			}
+		}},
+	)
+}
+
+func (v value) events(e *policy.Events) {
+	const example = "/var/log/egressd/events.jsonl"
+	v.mapping(field{"log", func(v value) {
+		s, ok := v.text(example)
 		switch {
 		case !ok:
-		case s == "" || s == "off":
-			m.Listen = ""
-		case !validListen(s):
-			v.Reject("%q is no host:port; write it as %s, or off for none", strict.Clip(s), DefaultListen)
+		case s == policy.EventsAuto, s == policy.EventsOff, s == policy.EventsStderr, s == policy.EventsJournald:
+			e.Log = s
 		default:
-			m.Listen = s
+			if name, ok := v.fileName(s, example+", or auto, off, stderr or journald"); ok {
+				e.Log = name
+			}
 		}
 	}})
+}
+
+// fileName reads an absolute file name.
+func (v value) fileName(s, example string) (string, bool) {
+	if !path.IsAbs(s) || strings.HasSuffix(s, "/") || strings.ContainsFunc(s, isControl) {
+		v.Reject("%q is no absolute file name; write it as %s", strict.Clip(s), example)
+		return "", false
+	}
+	return path.Clean(s), true
 }
 
 // validListen reports whether s is host:port with a port number. The host may

@@ -56,6 +56,9 @@ const (
 	// FlagProbing says that the probe is under way. Only meaningful together
 	// with FlagHalf.
 	FlagProbing
+	// FlagQueued says that somebody waits in the lane's queue: who comes by the
+	// kernel joins it rather than overtake. The gate keeps it.
+	FlagQueued
 )
 
 // Cell is the state of one lane. All words are read and written atomically;
@@ -125,14 +128,14 @@ func (c *Cell) Take(now Time, cost uint64) (g Grant, wait time.Duration, granted
 	// below closes the lane before it changes the epoch, so that no unit is
 	// ever counted to an epoch that began after it was taken.
 	g.Epoch = c.Epoch.Load()
-	if f := c.Flags.Load(); f&FlagHalf != 0 {
+	for f := c.Flags.Load(); f&FlagHalf != 0 && !g.Probe; f = c.Flags.Load() {
 		if wait = c.wait(now, cost); wait > 0 {
 			return Grant{}, wait, false
 		}
-		if f&FlagProbing != 0 || !c.Flags.CompareAndSwap(f, f|FlagProbing) {
+		if f&FlagProbing != 0 {
 			return Grant{}, 0, false
 		}
-		g.Probe = true
+		g.Probe = c.Flags.CompareAndSwap(f, f|FlagProbing) // else look again: another flag may have changed
 	}
 	for {
 		if until := Time(c.OpenUntil.Load()); now < until {
@@ -206,4 +209,13 @@ func (c *Cell) EndProbe() {
 // Probing reports whether the lane waits for the answer to its probe.
 func (c *Cell) Probing() bool {
 	return c.Flags.Load()&(FlagHalf|FlagProbing) == FlagHalf|FlagProbing
+}
+
+// SetQueued says whether somebody waits in the lane's queue: see FlagQueued.
+func (c *Cell) SetQueued(queued bool) {
+	if queued {
+		c.Flags.Or(FlagQueued)
+	} else {
+		c.Flags.And(^FlagQueued)
+	}
 }

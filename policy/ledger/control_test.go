@@ -4,6 +4,8 @@ package ledger
 
 import (
 	"math"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -517,5 +519,74 @@ func TestCells(t *testing.T) {
 	}
 	if cells, err := Cells(nil); len(cells) != 0 || err != nil {
 		t.Errorf("Cells(nil) = %v, %v, want none", cells, err)
+	}
+}
+
+// Whatever becomes of a lane, only who set it takes the queue's flag away.
+func TestQueuedStays(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		touch func(c *Cell)
+		gone  bool
+	}{
+		{"a penalty", func(c *Cell) { c.Penalize(t0, 0, t0.Add(sec), 0.5, sec) }, false},
+		{"a probe and its success", func(c *Cell) {
+			c.Penalize(t0, 0, t0, 0.5, sec)
+			now := t0.Add(time.Minute)
+			if g, _, ok := c.Take(now, 1); !ok || !g.Probe || !c.Reward(now, g.Epoch, 1.1) {
+				t.Error("no probe, or none that ends the probing")
+			}
+		}, false},
+		{"a probe that comes to nothing", func(c *Cell) {
+			c.Penalize(t0, 0, t0, 0.5, sec)
+			now := t0.Add(time.Minute)
+			g, _, _ := c.Take(now, 1)
+			if c.Refund(g, now); c.Probing() {
+				t.Error("the probe is still under way")
+			}
+		}, false},
+		{"the operator", func(c *Cell) { c.Close(t0.Add(sec)); c.ClearCooldown(t0) }, false},
+		{"a reload", func(c *Cell) { c.Configure(2*sec, sec, t0) }, false},
+		{"units", func(c *Cell) { c.Acquire(t0, 1); c.Owe(t0, 1) }, false},
+		{"another lane", (*Cell).Reset, true},
+		{"who set it", func(c *Cell) { c.SetQueued(false) }, true},
+	} {
+		c := newCell(sec, 1)
+		c.SetQueued(true)
+		if tt.touch(c); (c.Flags.Load()&FlagQueued == 0) != tt.gone {
+			t.Errorf("%s: flags = %b, want it gone: %v", tt.name, c.Flags.Load(), tt.gone)
+		}
+	}
+}
+
+// The probe of a lane is taken once, however often its queue empties and fills
+// at the same time.
+func TestQueuedBesideProbe(t *testing.T) {
+	c := newCell(sec, 1)
+	for round := range 200 {
+		now := t0.Add(time.Duration(round) * time.Minute)
+		c.Penalize(now, uint64(round), now, 1, 0)
+		now = now.Add(30 * sec)
+		var probes atomic.Int64
+		var all sync.WaitGroup
+		all.Go(func() {
+			for i := range 200 {
+				c.SetQueued(i%2 == 0)
+			}
+		})
+		for range 2 {
+			all.Go(func() {
+				if g, wait, ok := c.Take(now, 1); ok && g.Probe {
+					probes.Add(1)
+				} else if ok || wait != 0 && !c.Probing() {
+					t.Errorf("round %d: granted %v, wait %v: neither the probe nor told of it", round, ok, wait)
+				}
+			})
+		}
+		all.Wait()
+		if n := probes.Load(); n != 1 {
+			t.Fatalf("round %d: %d probes, want 1", round, n)
+		}
+		c.Reward(now, uint64(round)+1, 1)
 	}
 }

@@ -94,7 +94,7 @@ func (o *touchy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // What the budgets of this test allow per second.
 const (
 	shopRate, wholeRate, secureRate = 40, 20, 10
-	gigabytePrice                   = 4
+	gigabytePrice, goodPrice        = 4, 3000
 )
 
 // TestDashboards has real Prometheus servers scrape a daemon under load, and
@@ -119,8 +119,8 @@ func TestDashboards(t *testing.T) {
 	gone.Close()
 
 	d := prepareDaemon(t, scope)
-	d.extra = fmt.Sprintf("exits:\n  - {name: good, proxy: \"127.0.0.1:%d\"}\n  - {name: dead, proxy: %q}\n"+
-		"pools:\n  - {name: both, listen: \"127.0.0.78:3128\", exits: [good, dead]}\n", forward, dead)
+	d.extra = fmt.Sprintf("exits:\n  - {name: good, proxy: \"127.0.0.1:%d\", price: %d}\n  - {name: dead, proxy: %q}\n"+
+		"pools:\n  - {name: both, listen: \"127.0.0.78:3128\", exits: [good, dead]}\n", forward, goodPrice, dead)
 	d.write(t, fmt.Sprintf(`  - {name: shop, match: {hosts: [localhost], ports: [%d]}, per: [destination, exit], rate: %d/s, burst: 5, queue: {max: 4}}
   - {name: whole, match: {hosts: [127.0.0.1], ports: [%d]}, per: [destination], rate: %d/s}
   - {name: secure, match: {hosts: [localhost], ports: [%d]}, per: [destination, exit], rate: %d/s, tls: {mode: observe}}`,
@@ -318,7 +318,7 @@ var sense = map[string][]wanted{
 	"Busiest and usual seconds of each exit": {{of: map[string]string{"exit": "direct"}, low: 1, high: 10 * (shopRate + wholeRate + secureRate)}},
 	"Bytes by exit":                          {{of: map[string]string{"exit": "good", "direction": "received"}, low: 1, high: 1e7}},
 	"Bytes by outcome":                       {{of: map[string]string{"outcome": "useful"}, low: 1, high: 1e7}, {of: map[string]string{"outcome": "blocked"}, low: 1, high: 1e6}},
-	"Cost of the time shown":                 {{of: map[string]string{"exit": "direct"}, low: 1e3 * gigabytePrice / 1e9, high: 1e8 * gigabytePrice / 1e9}},
+	"Cost of the time shown":                 {{of: map[string]string{"exit": "direct"}, low: 1e3 * gigabytePrice / 1e9, high: 1e8 * gigabytePrice / 1e9}, {of: map[string]string{"exit": "good"}, low: 1e3 * goodPrice / 1e9, high: 1e8 * goodPrice / 1e9}},
 	"Top destinations by requests":           {{of: map[string]string{"destination": "localhost"}, low: 10, high: 1e4}, {of: map[string]string{"destination": "127.0.0.1"}, low: 1, high: 1e4}},
 	"What became of connections":             {{of: map[string]string{"outcome": "redirected"}, low: tiny, high: 500}, {of: map[string]string{"outcome": "untouched"}, low: tiny, high: 100}, {of: map[string]string{"outcome": "refused"}, low: 0, high: 0}},
 	"Untouched, by reason":                   {{of: map[string]string{"reason": "source_port"}, low: tiny, high: 100}},

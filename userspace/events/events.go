@@ -36,19 +36,20 @@ type Log struct {
 	ring   []policy.Event
 	next   int // where the oldest event is, once the ring is full
 	subs   map[*Subscription]struct{}
+	limit  *limiter // nil: none
 	closed bool
 }
 
-// Dispatches reports whether anyone wants dispatch events and those of observed
+// Dispatches reports whether anyone wants dispatch events and those of single
 // answers. There is one for each request, so who would make one asks first: it
 // costs a load.
 func (l *Log) Dispatches() bool { return l.dispatches.Load() > 0 }
 
-// Emit records an event. Dispatch events, and those of answers that were
-// observed, are passed on but not remembered: they would push out everything
+// Emit records an event. Dispatch events, and those of single answers, are
+// passed on but not remembered: they would push out everything
 // else.
 func (l *Log) Emit(ev policy.Event) {
-	dispatch := ev.Kind == policy.EventDispatch || ev.Kind == policy.EventObserved
+	dispatch := ev.Kind == policy.EventDispatch || ev.Kind == policy.EventObserved || ev.Kind == policy.EventAsked
 	if dispatch && !l.Dispatches() {
 		return
 	}
@@ -57,6 +58,14 @@ func (l *Log) Emit(ev policy.Event) {
 	if l.closed {
 		return
 	}
+	if !dispatch && l.limit != nil && !l.limit.admit(&ev) {
+		return
+	}
+	l.record(ev, dispatch)
+}
+
+// record remembers an event and tells who listens. Under l.mu.
+func (l *Log) record(ev policy.Event, dispatch bool) {
 	if !dispatch {
 		if len(l.ring) < l.kept {
 			l.ring = append(l.ring, ev)

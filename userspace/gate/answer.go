@@ -62,6 +62,7 @@ func (g *Gate) Done(w *Waiter, v verdict.Verdict, rnd float64, now ledger.Time) 
 		if tally := w.tally(); tally != nil && v.Kind != verdict.Error {
 			tally.CountLimited(v.Kind)
 		}
+		g.asked(w, &v, now)
 		g.endProbes(w)
 	}
 	g.learn(w, &v, now)
@@ -297,7 +298,7 @@ func (g *Gate) told(l *policy.Lane, slowed bool, before, now ledger.Time) {
 	if c, ok := l.Closed(); ok {
 		detail = c.Reason()
 	}
-	g.emit(policy.Event{At: now, Kind: kind, Lane: l.ID(), Wait: until.Sub(now), Detail: detail})
+	g.emit(policy.Event{At: now, Kind: kind, Lane: l.ID(), Wait: until.Sub(now), Detail: detail, Extended: before > now})
 }
 
 // Wake looks at a lane's queue: to be called when its cell was changed by

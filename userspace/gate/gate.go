@@ -74,6 +74,9 @@ type Waiter struct {
 	Notify func()
 	// Client is who the request came from, where a budget's queue is fair.
 	Client policy.Client
+	// Job, where events tell of it, is the same for two requests for the same; 0
+	// where that is not known.
+	Job uint64
 	// Since, when not zero, is when the request first came: the longest wait
 	// that its budgets allow counts from then, not from Enter.
 	Since ledger.Time
@@ -266,7 +269,9 @@ func (g *Gate) dispatch(w *Waiter, now ledger.Time) {
 		}
 	}
 	if w.n > 0 && g.cfg.Events != nil && g.cfg.Events.Dispatches() {
-		g.cfg.Events.Emit(policy.Event{At: now, Kind: policy.EventDispatch, Lane: w.lanes[0].ID(), Wait: now.Sub(w.entered)})
+		g.cfg.Events.Emit(policy.Event{
+			At: now, Kind: policy.EventDispatch, Lane: w.lanes[0].ID(), Wait: now.Sub(w.entered), Process: w.Client.Process, Job: w.Job,
+		})
 	}
 }
 

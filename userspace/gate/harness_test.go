@@ -177,6 +177,9 @@ func (w *world) mustNotLeaveBehind() {
 		}
 	}
 	for _, l := range w.engine.Lanes() {
+		if waits, told := l.Waiting.Load() > 0, l.Cell.Flags.Load()&ledger.FlagQueued != 0; waits != told {
+			w.t.Fatalf("at +%v: %s: somebody waits = %v, the kernel is told %v", w.now.Sub(t0), l.ID(), waits, told)
+		}
 		q, ok := l.Queue.(*queue)
 		if !ok {
 			continue
@@ -259,6 +262,9 @@ func (w *world) quiet() {
 	for _, l := range w.engine.Lanes() {
 		if n := l.Waiting.Load(); n != 0 {
 			w.t.Errorf("%s: %d waiting in an empty gate", l.ID(), n)
+		}
+		if l.Cell.Flags.Load()&ledger.FlagQueued != 0 {
+			w.t.Errorf("%s: the kernel is told that somebody waits in an empty gate", l.ID())
 		}
 		if n := l.Tally.Waiting.Load(); n != 0 {
 			w.t.Errorf("%s: tally shows %d waiting in an empty gate", l.ID(), n)

@@ -26,6 +26,7 @@ func (g *Gate) Heard(lanes []*policy.Lane, rotating bool, v verdict.Verdict, rnd
 	if tally := w.tally(); tally != nil && v.Kind != verdict.OK && v.Kind != verdict.Error {
 		tally.CountLimited(v.Kind)
 	}
+	g.asked(&w, &v, now)
 	switch v.Kind {
 	case verdict.Limited:
 		for k, l := range w.lanes[:w.n] {

@@ -286,7 +286,9 @@ func (g *Gate) admit(t *ticket) {
 	for i := range t.spots[:t.n] {
 		s := &t.spots[i]
 		s.queue.enroll(s, s.queue.key(t.w))
-		s.queue.lane.Waiting.Add(1)
+		if l := s.queue.lane; l.Waiting.Add(1) == 1 {
+			l.Cell.SetQueued(true)
+		}
 	}
 	if tally := t.w.tally(); tally != nil {
 		tally.Waiting.Add(1)
@@ -306,7 +308,11 @@ func (g *Gate) leave(t *ticket) {
 		g.quit(t, i)
 		s := &t.spots[i]
 		s.queue.strike(s)
-		s.queue.lane.Waiting.Add(-1)
+		l := s.queue.lane
+		if l.Waiting.Load() == 1 {
+			l.Cell.SetQueued(false) // first: with nobody waiting, the cell may be given to another lane
+		}
+		l.Waiting.Add(-1)
 		g.mark(s.queue)
 	}
 	if tally := t.w.tally(); tally != nil {

@@ -49,6 +49,7 @@ func (c *conn) admitRequest() {
 		return
 	}
 	c.selectLanes(&f)
+	c.waiter.Job = c.job()
 	if c.inside() {
 		c.enterInside()
 		return
@@ -99,6 +100,24 @@ func (c *conn) admitOpaque(host string) {
 	}
 	c.lanes = c.l.p.cfg.Engine.Select(c.lanes[:0], &f, as, c.l.now)
 	c.enter()
+}
+
+// onlyConnects reports whether budgets want the connection, by its address, as
+// one connection and no more: then it waits for its turn before the origin sees
+// it, although nobody knows yet what it carries.
+func (c *conn) onlyConnects() bool {
+	if c.via != nil || c.outside() {
+		return false
+	}
+	f := policy.Facts{Host: c.flow.Dest.Addr().String(), Dest: c.flow.Dest, Exit: c.flow.Exit}
+	f.Site = c.siteOf(f.Host)
+	c.lanes = c.l.p.cfg.Engine.Select(c.lanes[:0], &f, policy.ForOpaque, c.l.now)
+	for _, lane := range c.lanes {
+		if lane.Budget().Unit != policy.Connections {
+			return false
+		}
+	}
+	return len(c.lanes) > 0
 }
 
 func (c *conn) enter() {

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -335,6 +336,40 @@ func TestServerSpeaksFirst(t *testing.T) {
 	mustWrite(t, client, "EHLO me\r\n")
 	mustRead(t, client, "250 ok\r\n")
 	mustEnd(t, client, false)
+}
+
+// Where connections are counted and nothing else, the origin sees none before
+// its turn, also if the client says nothing.
+func TestSilentConnectionsHaveTurns(t *testing.T) {
+	var mu sync.Mutex
+	var seen []time.Time
+	dest := origin(t, func(c *net.TCPConn) {
+		mu.Lock()
+		seen = append(seen, time.Now())
+		mu.Unlock()
+		mustWrite(t, c, "220 hello\r\n")
+	})
+	conns := budget("", perSecond(2))
+	conns.Match.Hosts = []policy.HostPattern{{Prefix: netip.MustParsePrefix("127.0.0.0/8")}}
+	conns.Unit = policy.Connections
+	b := start(t, conns)
+	var clients []net.Conn
+	for range 3 {
+		clients = append(clients, b.connect(dest))
+	}
+	for _, c := range clients {
+		mustRead(t, c, "220 hello\r\n")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(seen) != 3 {
+		t.Fatalf("origin saw %d connections, want 3", len(seen))
+	}
+	// What the origin does with one takes time, which only makes gaps shorter
+	// by as much as it is late for the first.
+	if got := seen[2].Sub(seen[0]); got < 800*time.Millisecond {
+		t.Errorf("three connections at 2/s within %v", got)
+	}
 }
 
 // A TLS connection falls into the lane of its SNI, and its bytes pass.

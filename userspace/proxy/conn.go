@@ -411,6 +411,11 @@ func (c *conn) timedOut() {
 		if c.pooled() {
 			return // who is to be spoken to, only a request tells
 		}
+		if c.up.fd < 0 && c.onlyConnects() {
+			c.admitOpaque(c.flow.Dest.Addr().String())
+			c.advance()
+			return
+		}
 		if c.up.fd < 0 {
 			if c.dial() {
 				c.l.timers.start(&c.timer, c.l.now.Add(undecidedTime))

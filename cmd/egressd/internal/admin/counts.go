@@ -14,6 +14,14 @@ type Counts struct {
 	// label of their destination.
 	QUIC  map[string]uint64 `json:"quic_untouched"`
 	Sight SightCounts       `json:"tls"`
+	// Budgets are those in force, in the order of the file.
+	Budgets []Budget `json:"budgets"`
+}
+
+// Budget is one budget of the policy in force.
+type Budget struct {
+	Name  string `json:"name"`
+	Lines string `json:"lines"` // a policy file that has nothing else
 }
 
 // PairCounts are those of one destination label through one exit.

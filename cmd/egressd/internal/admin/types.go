@@ -154,6 +154,15 @@ type Event struct {
 	Lane   string    `json:"lane,omitempty"`
 	Wait   float64   `json:"wait_s,omitempty"`
 	Detail string    `json:"detail,omitempty"`
+	// Of single requests and answers: see policy.Event.
+	PID  uint32  `json:"pid,omitempty"`
+	Job  uint64  `json:"job,omitempty,string"`
+	Told float64 `json:"told_per_second,omitempty"`
+	// Of single kinds: see policy.Event.
+	Extended   bool    `json:"extended,omitempty"`
+	Rate       float64 `json:"rate_per_second,omitempty"`
+	Count      uint64  `json:"count,omitempty"`
+	Suppressed uint64  `json:"suppressed,omitempty"` // of the same kind and lane, before this one
 }
 
 // Cooldown is the body of POST /v1/cooldown.

@@ -118,12 +118,17 @@ func (d *Daemon) lane(l *policy.Lane) admin.Lane {
 		opens := d.clock.Time(now.Add(state.ClosedFor))
 		out.Open, out.Probing = false, false
 		out.ClosedFor, out.OpensAt = state.ClosedFor.Seconds(), &opens
-		out.Reason = "before this daemon started"
-		if closure, ok := l.Closed(); ok {
-			out.Reason = closure.Reason()
-		}
+		out.Reason = closedBecause(l)
 	}
 	return out
+}
+
+// closedBecause is why a closed lane is closed.
+func closedBecause(l *policy.Lane) string {
+	if closure, ok := l.Closed(); ok {
+		return closure.Reason()
+	}
+	return "before this daemon started"
 }
 
 func usage(u *policy.Usage) *admin.Usage {
@@ -222,6 +227,7 @@ func (b backend) Counts() admin.Counts {
 	d := b.d
 	out := admin.Counts{
 		Pairs:    []admin.PairCounts{},
+		Budgets:  []admin.Budget{},
 		PassedBy: d.PassedBy(),
 		QUIC:     map[string]uint64{},
 		Sight:    admin.SightCounts{Open: map[string]int64{}, Answers: map[string]uint64{}, Doubts: map[string]uint64{}},
@@ -238,6 +244,9 @@ func (b backend) Counts() admin.Counts {
 			note(pair.Refused, reason, t.Refused(reason))
 		}
 		out.Pairs = append(out.Pairs, pair)
+	}
+	for _, b := range d.engine.Policy().Budgets {
+		out.Budgets = append(out.Budgets, admin.Budget{Name: b.Name, Lines: config.Format(b)})
 	}
 	slices.SortFunc(out.Pairs, func(a, b admin.PairCounts) int {
 		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.Exit, b.Exit))
@@ -297,6 +306,14 @@ func (d *Daemon) event(ev policy.Event) admin.Event {
 		Lane:   ev.Lane,
 		Wait:   ev.Wait.Seconds(),
 		Detail: ev.Detail,
+		PID:    ev.Process,
+		Job:    ev.Job,
+		Told:   ev.Told,
+
+		Extended:   ev.Extended,
+		Rate:       ev.Rate,
+		Count:      ev.Count,
+		Suppressed: ev.Suppressed,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -24,6 +25,7 @@ import (
 	"github.com/egressd/egressd/cmd/egressd/internal/history"
 	"github.com/egressd/egressd/cmd/egressd/internal/keeper"
 	"github.com/egressd/egressd/cmd/egressd/internal/sdnotify"
+	"github.com/egressd/egressd/cmd/egressd/internal/web"
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/metrics"
 	"github.com/egressd/egressd/policy"
@@ -72,6 +74,10 @@ type Config struct {
 	Build    metrics.Build
 	PID      int
 	Logger   *slog.Logger
+	// Stderr takes events, if the policy says so. Getenv tells whether stderr is
+	// the journal. Either may be nil.
+	Stderr io.Writer
+	Getenv func(string) string
 }
 
 // Daemon is a daemon that is ready to run. Its methods are safe for concurrent
@@ -86,11 +92,15 @@ type Daemon struct {
 	kernel *loader.Kernel
 	engine *policy.Engine
 	events *events.Log
-	gate   *gate.Gate
-	proxy  *proxy.Proxy
-	names  names
-	tls    tlsSources
-	probes *probes
+	// eventLog writes events down; nil: nowhere.
+	eventLog *events.Writer
+	gate     *gate.Gate
+	proxy    *proxy.Proxy
+	names    names
+	plane    plane
+	tls      tlsSources
+	probes   *probes
+	dns      *dnsNames
 	// The addresses of proxies are where they were last applied, together with
 	// the policy, under applying.
 	endpoints endpoints
@@ -98,6 +108,7 @@ type Daemon struct {
 	history   *history.History // of what went through exits
 	admin     net.Listener     // nil: none
 	metrics   net.Listener     // nil: none
+	web       *web.Config      // of metrics
 
 	attached   atomic.Bool
 	mismatches atomic.Uint64 // connections whose exit could not be kept
@@ -151,7 +162,12 @@ func Open(cfg Config) (_ *Daemon, err error) {
 	if d.engine, err = policy.NewEngine(p, d.kernel.Cells(), d.kernel.Index(), d.clock.Now()); err != nil {
 		return nil, fmt.Errorf("take over the ledger: %w", err)
 	}
+	d.engine.SetPlane(d.kernel.Plane())
 	d.events = events.New(0)
+	d.events.Limit()
+	if err := d.openEventLog(p.Events.Log); err != nil {
+		return nil, err
+	}
 	d.closeLater(func() error { d.events.Close(); return nil })
 	d.gate = gate.New(gate.Config{Now: d.clock.Now, Events: d.events, Logger: cfg.Logger})
 	d.closeLater(d.gate.Close)
@@ -161,6 +177,10 @@ func Open(cfg Config) (_ *Daemon, err error) {
 	d.probes = newProbes(cfg.Logger, p.Scope)
 	d.closeLater(d.probes.close)
 	d.probes.apply(p)
+	d.dns = newDNSNames(cfg.Logger, p.Scope, d.clock.Now)
+	d.dns.changed = d.renamed
+	d.closeLater(d.dns.close)
+	d.names.dns = func(dest netip.AddrPort) (string, bool) { return d.dns.label(dest, d.engine.LabelOf) }
 	d.proxy, err = proxy.New(proxy.Config{
 		Engine:     d.engine,
 		Gate:       d.gate,
@@ -186,6 +206,7 @@ func Open(cfg Config) (_ *Daemon, err error) {
 	if err := d.redirect(p); err != nil {
 		return nil, err
 	}
+	d.dns.apply(p)
 	netns, port, err := d.proxy.Listen(nil)
 	if err != nil {
 		return nil, err
@@ -206,6 +227,10 @@ func (d *Daemon) openSockets(p *policy.Policy) (err error) {
 		d.closeLater(d.admin.Close)
 	}
 	if p.Metrics.Listen != "" {
+		if d.web, err = web.Open(p.Metrics.WebConfigFile); err != nil {
+			return fmt.Errorf("metrics.web_config_file: %w", err)
+		}
+		d.closeLater(d.web.Close)
 		if d.metrics, err = net.Listen("tcp", p.Metrics.Listen); err != nil {
 			return fmt.Errorf("open metrics listener: %w", err)
 		}
@@ -235,6 +260,9 @@ func (d *Daemon) attach(ctx context.Context) error {
 		return err
 	}
 	d.attached.Store(true)
+	d.applying.Lock()
+	d.pace(d.engine.Policy())
+	d.applying.Unlock()
 	// A hook that does not work is told, loudly, but is no reason to stop:
 	// the connections of the host go on untouched.
 	d.firstCanary(ctx)
@@ -244,7 +272,7 @@ func (d *Daemon) attach(ctx context.Context) error {
 // detach makes every later connection native.
 func (d *Daemon) detach() error {
 	d.attached.Store(false)
-	return d.kernel.Detach()
+	return errors.Join(d.kernel.Detach(), d.unpace())
 }
 
 // Events is the memory of what happens.
@@ -265,6 +293,7 @@ func (d *Daemon) Canary() admin.Canary {
 var ordinary = map[string]bool{
 	loader.GateRedirected: true, "udp": true, "protocol": true, "own": true, "excluded": true,
 	"kernel": true, "storage": true, "token": true, "unnamed": true, "negative": true,
+	"granted": true, "held": true,
 }
 
 // PassedBy counts connections that the policy names and that went untouched

@@ -190,7 +190,7 @@ func (d *Daemon) redirect(p *policy.Policy) error {
 		return err
 	}
 	d.kernel.SetQUIC(p.QUIC)
-	return nil
+	return d.planned(&redirects)
 }
 
 // refreshEndpoints follows proxies whose names moved.

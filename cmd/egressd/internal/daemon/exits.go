@@ -31,7 +31,7 @@ func (d *Daemon) countMismatches(ctx context.Context) error {
 				return nil
 			}
 			if ev.Kind == policy.EventExitMismatch {
-				d.mismatches.Add(1)
+				d.mismatches.Add(1 + ev.Suppressed)
 			}
 		}
 	}

@@ -17,9 +17,12 @@ const maxNames = 1 << 14
 
 // names turns the kernel's counts, which are by address, into counts by the
 // names that the policy file has: an address counts for the label that it was
-// last seen to show. What it counted before that stays where it was, so that
-// no count ever falls.
+// last seen to show, or else for that of the names by which DNS knows it. What it
+// counted before that stays where it was, so that no count ever falls.
 type names struct {
+	// dns, if set, has labels for addresses that showed none themselves.
+	dns func(netip.AddrPort) (label string, ok bool)
+
 	labelMu sync.Mutex // held for moments: an event loop may wait for it
 	labels  map[netip.AddrPort]string
 
@@ -69,11 +72,15 @@ func (n *names) forget() {
 // label is what addr counts for now.
 func (n *names) label(addr netip.AddrPort) string {
 	n.labelMu.Lock()
-	defer n.labelMu.Unlock()
-	if label, ok := n.labels[addr]; ok {
-		return label
+	label, ok := n.labels[addr]
+	n.labelMu.Unlock()
+	if !ok && n.dns != nil {
+		label, ok = n.dns(addr)
 	}
-	return policy.OtherLabel
+	if !ok {
+		return policy.OtherLabel
+	}
+	return label
 }
 
 // count reads what the kernel has counted, adds what came since the last call

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/egressd/egressd/cmd/egressd/internal/web"
 	"github.com/egressd/egressd/policy"
 )
 
@@ -37,6 +38,9 @@ func (d *Daemon) reloads(ctx context.Context, asked <-chan struct{}) error {
 // Reload reads the policy and puts it in force. If that fails the old one
 // stays; the error says why, and so do the events, the metrics and the status.
 func (d *Daemon) Reload() error {
+	if d.eventLog != nil {
+		d.eventLog.Reopen() // who rotates it asks for a reload
+	}
 	err := d.tryReload()
 	d.mu.Lock()
 	d.reload.ok, d.reload.err = err == nil, err
@@ -61,6 +65,13 @@ func (d *Daemon) tryReload() error {
 	if err := unchanged(old, p); err != nil {
 		return err
 	}
+	var change *web.Change
+	if d.web != nil {
+		if change, err = d.web.Prepare(p.Metrics.WebConfigFile); err != nil {
+			return fmt.Errorf("metrics.web_config_file: %w", err)
+		}
+		defer change.Drop()
+	}
 	d.endpoints.resolve(context.Background(), p.Exits, time.Now())
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -76,7 +87,12 @@ func (d *Daemon) tryReload() error {
 		}
 		return err
 	}
+	if err := change.Apply(); err != nil {
+		d.log.Error("the metrics have the web configuration from before", "err", err)
+	}
 	d.names.forget()
+	d.dns.apply(p)
+	d.pace(p)
 	d.log.Info("policy reloaded", "budgets", len(p.Budgets))
 	return nil
 }
@@ -105,8 +121,9 @@ func unchanged(old, p *policy.Policy) error {
 		{"tls.key_dir", old.TLS.KeyDir == p.TLS.KeyDir},
 		{"tls.ca", old.TLS.CADir == p.TLS.CADir},
 		{"tls.roots", old.TLS.Roots == p.TLS.Roots},
-		{"metrics.listen", old.Metrics == p.Metrics},
+		{"metrics.listen", old.Metrics.Listen == p.Metrics.Listen},
 		{"admin.socket", old.Admin == p.Admin},
+		{"events.log", old.Events == p.Events},
 	} {
 		if !part.same {
 			return fmt.Errorf("%s has changed: that takes a restart", part.key)

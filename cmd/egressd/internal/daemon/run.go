@@ -78,15 +78,18 @@ func (d *Daemon) tasks(reload <-chan struct{}) ([]task, error) {
 	tasks := []task{
 		{"proxy", func(ctx context.Context) error { return d.proxy.Run(ctx, drainFor) }},
 		{"network namespaces", func(ctx context.Context) error { return watcher.Run(ctx, netnsEvery) }},
+		{"kernel plane", func(ctx context.Context) error { return every(ctx, planeEvery, d.tendPlane) }},
 		{"sweep", func(ctx context.Context) error { return every(ctx, sweepEvery, d.sweep) }},
 		{"canary", func(ctx context.Context) error { return every(ctx, canaryEvery, func() { d.tryCanary(ctx) }) }},
 		{"exit mismatches", d.countMismatches},
+		{"what becomes of lanes", d.watch},
 		{"history", func(ctx context.Context) error { return every(ctx, historyEvery, d.record) }},
 		{"addresses of proxies", func(ctx context.Context) error {
 			return every(ctx, resolveEvery, func() { d.refreshEndpoints(ctx) })
 		}},
 		{"keys of TLS sessions", d.tls.run},
 		{"probes", d.probes.run},
+		{"DNS answers", d.dns.run},
 		{"silent probes", func(ctx context.Context) error {
 			return every(ctx, recheckEvery, func() { d.probes.recheck(d.proxy.Flows, time.Now()) })
 		}},
@@ -98,7 +101,9 @@ func (d *Daemon) tasks(reload <-chan struct{}) ([]task, error) {
 		}})
 	}
 	if d.metrics != nil {
-		handler, err := metrics.New(metrics.Config{Source: source{d}, Build: d.cfg.Build}, d.log)
+		page := d.newPage()
+		tasks = append(tasks, task{"live page", page.Run})
+		handler, err := metrics.New(metrics.Config{Source: source{d}, Build: d.cfg.Build, Page: page}, d.log)
 		if err != nil {
 			return nil, err
 		}
@@ -167,7 +172,7 @@ func (d *Daemon) serveMetrics(ctx context.Context, handler http.Handler) error {
 		}
 	})
 	defer stop()
-	if err := server.Serve(d.metrics); !errors.Is(err, http.ErrServerClosed) {
+	if err := d.web.Serve(d.metrics, server, d.log); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

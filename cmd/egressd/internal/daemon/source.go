@@ -9,6 +9,7 @@ import (
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/metrics"
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/ledger"
 	"github.com/egressd/egressd/policy/verdict"
 )
 
@@ -21,9 +22,10 @@ var _ metrics.Source = source{}
 var limitKinds = []verdict.Kind{verdict.Limited, verdict.Capacity, verdict.Challenge, verdict.ExitTrouble}
 
 // Lanes implements metrics.Source.
-func (s source) Lanes() []metrics.Lane {
-	now := s.d.clock.Now()
-	lanes := s.d.engine.Lanes()
+func (s source) Lanes() []metrics.Lane { return showLanes(s.d.engine, s.d.clock.Now()) }
+
+func showLanes(engine *policy.Engine, now ledger.Time) []metrics.Lane {
+	lanes := engine.Lanes()
 	out := make([]metrics.Lane, len(lanes))
 	for i, l := range lanes {
 		state := l.State(now)
@@ -41,45 +43,109 @@ func (s source) Lanes() []metrics.Lane {
 
 // Tallies implements metrics.Source.
 func (s source) Tallies() metrics.Tallies {
-	var out metrics.Tallies
-	for _, t := range s.d.engine.Tallies() {
+	out := showTallies(s.d.engine, s.d.clock.Now())
+	out.ExitMismatches = s.d.mismatches.Load()
+	out.TLS = s.insight()
+	out.EventsLost = s.d.lostEvents()
+	return out
+}
+
+func showTallies(engine *policy.Engine, now ledger.Time) metrics.Tallies {
+	all := engine.Tallies()
+	out := metrics.Tallies{Pairs: make([]metrics.Tally, 0, len(all))}
+	prices := pricesOf(engine.Policy())
+	refusals, outcomes := policy.Refusals(), policy.Outcomes()
+	// There are thousands, so what they have is kept side by side.
+	var counts list[metrics.Count]
+	var moved list[metrics.OutcomeBytes]
+	for _, t := range all {
 		tally := metrics.Tally{
 			Destination: t.Destination,
 			Exit:        t.Exit,
-			Requests:    []metrics.Count{{Label: metrics.NoAnswer, N: t.Errors()}},
 			Retried:     t.Retried(),
 			Wait:        t.Wait(),
 			Sent:        t.Bytes(policy.Sent),
 			Received:    t.Bytes(policy.Received),
 		}
-		for _, o := range policy.Outcomes() {
-			moved := t.Traffic(o)
-			tally.Outcomes = append(tally.Outcomes, metrics.OutcomeBytes{Outcome: o.String(), Sent: moved.Sent, Received: moved.Received})
+		counts.add(metrics.Count{Label: metrics.NoAnswer, N: t.Errors()})
+		for i := range codeNames {
+			if n := t.Code(100 + i); n > 0 {
+				counts.add(metrics.Count{Label: codeNames[i], N: n})
+			}
 		}
-		for code, n := range t.Codes() {
-			tally.Requests = append(tally.Requests, metrics.Count{Label: strconv.Itoa(code), N: n})
+		tally.Requests = counts.cut()
+		for _, r := range refusals {
+			counts.add(metrics.Count{Label: r.String(), N: t.Refused(r)})
 		}
-		for _, r := range policy.Refusals() {
-			tally.Refused = append(tally.Refused, metrics.Count{Label: r.String(), N: t.Refused(r)})
-		}
+		tally.Refused = counts.cut()
 		for _, k := range limitKinds {
-			tally.Limited = append(tally.Limited, metrics.Count{Label: k.String(), N: t.Limited(k)})
+			counts.add(metrics.Count{Label: k.String(), N: t.Limited(k)})
 		}
+		tally.Limited = counts.cut()
+		for _, o := range outcomes {
+			n := t.Traffic(o)
+			moved.add(metrics.OutcomeBytes{Outcome: o.String(), Sent: n.Sent, Received: n.Received})
+		}
+		tally.Outcomes = moved.cut()
 		out.Pairs = append(out.Pairs, tally)
+		prices.note(t.Exit)
 	}
-	now := s.d.clock.Now()
-	for _, m := range s.d.engine.Meters() {
+	out.Prices = prices.told
+	for _, m := range engine.Meters() {
 		e := metrics.ExitSeconds{Exit: m.Exit, Seconds: m.Seconds(now)}
 		e.Lockstep, e.HasLockstep = m.Lockstep(now)
 		out.Exits = append(out.Exits, e)
 	}
-	for _, w := range s.d.engine.Switches() {
+	for _, w := range engine.Switches() {
 		out.Switches = append(out.Switches, metrics.ExitSwitches{Pool: w.Pool, From: w.From, To: w.To, N: w.Count()})
 	}
-	out.ExitMismatches = s.d.mismatches.Load()
-	out.TLS = s.insight()
-	out.Dropped = s.d.engine.Dropped()
+	out.Dropped = engine.Dropped()
 	return out
+}
+
+// codeNames are the status codes as labels.
+var codeNames = func() (names [500]string) {
+	for i := range names {
+		names[i] = strconv.Itoa(100 + i)
+	}
+	return names
+}()
+
+// list makes many short slices in few pieces of memory.
+type list[T any] struct{ rest []T }
+
+func (l *list[T]) add(v T) {
+	if len(l.rest) == cap(l.rest) {
+		l.rest = append(make([]T, 0, max(256, 2*len(l.rest))), l.rest...)
+	}
+	l.rest = append(l.rest, v)
+}
+
+// cut gives what was added since the last one.
+func (l *list[T]) cut() []T {
+	out := l.rest[:len(l.rest):len(l.rest)]
+	l.rest = l.rest[len(l.rest):]
+	return out
+}
+
+// prices are those of the exits that traffic is counted for.
+type prices struct {
+	policy *policy.Policy
+	seen   map[string]bool
+	told   []metrics.ExitPrice
+}
+
+func pricesOf(p *policy.Policy) prices { return prices{policy: p, seen: map[string]bool{}} }
+
+// note adds the price of an exit, unless it has none or was added before.
+func (p *prices) note(exit string) {
+	if p.seen[exit] {
+		return
+	}
+	p.seen[exit] = true
+	if price := p.policy.Price(exit); price > 0 {
+		p.told = append(p.told, metrics.ExitPrice{Exit: exit, Price: price})
+	}
 }
 
 // insight is how TLS connections are seen.
@@ -119,7 +185,7 @@ func (s source) Kernel() (metrics.Kernel, error) {
 	}
 	out := metrics.Kernel{Connections: connections, QUIC: quic, Dropped: k.Dropped()}
 	for _, g := range gates {
-		if g.Name != loader.GateRedirected {
+		if !served[g.Name] {
 			out.Untouched = append(out.Untouched, metrics.Count{Label: g.Name, N: g.Passed})
 		}
 	}
@@ -128,6 +194,10 @@ func (s source) Kernel() (metrics.Kernel, error) {
 	}
 	return out, nil
 }
+
+// served are the gates whose connections go on as their budget wants: to the
+// proxy, or by the kernel's own count.
+var served = map[string]bool{loader.GateRedirected: true, "granted": true, "held": true}
 
 // Reload implements metrics.Source.
 func (s source) Reload() metrics.Reload {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -33,10 +34,13 @@ type Clients struct {
 	Count int           // loops at the same time
 	Pause time.Duration // between the end of one request and the next
 	For   time.Duration // how long
+	// Heed sleeps for the Retry-After of a 429, and not a moment longer, as most
+	// clients do that heed it at all.
+	Heed bool
 }
 
-// Run requests in loops, each request on a connection of its own and none the
-// wiser for the answer before.
+// Run requests in loops, each request on a connection of its own and, but for
+// Heed, none the wiser for the answer before.
 func (c Clients) Run(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, c.For)
 	defer cancel()
@@ -46,8 +50,12 @@ func (c Clients) Run(ctx context.Context) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				pause := c.Pause
-				if !get(ctx, client, c.URL) {
+				asked, answered := get(ctx, client, c.URL)
+				switch {
+				case !answered:
 					pause = max(pause, 50*time.Millisecond) // do not spin on a dead origin
+				case c.Heed && asked > 0:
+					pause = asked
 				}
 				select {
 				case <-ctx.Done():
@@ -59,17 +67,23 @@ func (c Clients) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// get makes one request and reports whether there was an answer.
-func get(ctx context.Context, client *http.Client, url string) bool {
+// get makes one request and reports whether there was an answer, and the delay
+// that a 429 asked for.
+func get(ctx context.Context, client *http.Client, url string) (asked time.Duration, answered bool) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return false
+		return 0, false
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return false
+		return 0, false
 	}
 	defer res.Body.Close()
+	if res.StatusCode == http.StatusTooManyRequests {
+		if n, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil {
+			asked = time.Duration(n) * time.Second
+		}
+	}
 	_, err = io.Copy(io.Discard, res.Body)
-	return err == nil
+	return asked, err == nil
 }

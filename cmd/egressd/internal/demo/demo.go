@@ -45,6 +45,12 @@ type Demo struct {
 	// Guard makes a cgroup whose processes are held to limit, in the syntax
 	// of exec's --limit.
 	Guard func(ctx context.Context, limit string) (Guard, error)
+	// Measured makes a cgroup whose processes are held to limit or, without
+	// enforce, only measured against it, with metrics at an address. Only Picture
+	// needs it.
+	Measured func(ctx context.Context, limit string, enforce bool, metrics string) (Guard, error)
+	// Prometheus is the path of a Prometheus that Picture asks; "" for none.
+	Prometheus string
 	// Stderr is for what the processes complain of.
 	Stderr io.Writer
 	// Progress hears what comes next; it may be nil.

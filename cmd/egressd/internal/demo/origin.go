@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"strconv"
@@ -18,14 +19,20 @@ import (
 
 // OriginConfig is how the origin limits.
 type OriginConfig struct {
-	// Every is the time in which one request is allowed: a token bucket of
-	// one. Zero is no limit.
+	// Every is the time in which one request is allowed, and Burst how many may
+	// come at once after a pause: a token bucket. Zero is no limit, and a burst of
+	// one.
 	Every time.Duration
+	Burst int
 	// LimitOnceAfter, unless zero, makes the origin answer one request with
 	// 429, the first that comes so long after the very first.
 	LimitOnceAfter time.Duration
-	// RetryAfter goes with that one 429.
+	// RetryAfter goes with each 429.
 	RetryAfter time.Duration
+	// Shut makes the first request beyond the limit close the origin for
+	// RetryAfter: whoever comes meanwhile is limited, too, and told what is left
+	// of it.
+	Shut bool
 }
 
 // origin is an HTTP server that limits and writes down what it gets.
@@ -35,9 +42,10 @@ type origin struct {
 
 	mu      sync.Mutex
 	record  Record
-	tokens  float64 // 0..1 and the tolerance
+	tokens  float64 // 0 to capacity
 	last    time.Duration
 	limited bool // the one 429 is out
+	shut    time.Duration
 }
 
 // Serve runs an origin on a free port of the loopback, both families where
@@ -106,19 +114,21 @@ func newOrigin(cfg OriginConfig, start time.Time) *origin {
 	return o
 }
 
-// capacity of the bucket: one request, and the tolerance for jitter.
+// capacity of the bucket: its burst, and the tolerance for jitter.
 func (o *origin) capacity() float64 {
+	burst := float64(max(o.cfg.Burst, 1))
 	if o.cfg.Every == 0 {
-		return 1
+		return burst
 	}
-	return 1 + float64(Tolerance)/float64(o.cfg.Every)
+	return burst + float64(Tolerance)/float64(o.cfg.Every)
 }
 
 func (o *origin) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	switch status := o.receive(time.Since(o.start)); status {
+	at := time.Since(o.start)
+	switch status := o.receive(at); status {
 	case http.StatusTooManyRequests:
-		if o.cfg.RetryAfter > 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(int(o.cfg.RetryAfter/time.Second)))
+		if d := o.delay(at); d > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(d.Seconds()))))
 		}
 		http.Error(w, "slow down", status)
 	default:
@@ -132,8 +142,14 @@ func (o *origin) receive(at time.Duration) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	status := http.StatusOK
-	if o.cfg.Every > 0 && !o.take(at) {
+	switch {
+	case at < o.shut:
 		status = http.StatusTooManyRequests
+	case o.cfg.Every > 0 && !o.take(at):
+		status = http.StatusTooManyRequests
+		if o.cfg.Shut {
+			o.shut = at + o.cfg.RetryAfter
+		}
 	}
 	if after := o.cfg.LimitOnceAfter; after > 0 && !o.limited && len(o.record) > 0 && at-o.record[0].At >= after {
 		o.limited = true
@@ -141,6 +157,16 @@ func (o *origin) receive(at time.Duration) int {
 	}
 	o.record = append(o.record, Receipt{at, status})
 	return status
+}
+
+// delay is what a request that was limited at that time is told to wait.
+func (o *origin) delay(at time.Duration) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.cfg.Shut && at < o.shut {
+		return o.shut - at
+	}
+	return o.cfg.RetryAfter
 }
 
 func (o *origin) take(at time.Duration) bool {

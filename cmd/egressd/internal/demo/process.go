@@ -35,7 +35,9 @@ func (d *Demo) startOrigin(cfg OriginConfig) (*originProcess, error) {
 	cmd := exec.Command(d.Self, OriginCommand,
 		"--every", cfg.Every.String(),
 		"--limit-once-after", cfg.LimitOnceAfter.String(),
-		"--retry-after", cfg.RetryAfter.String())
+		"--retry-after", cfg.RetryAfter.String(),
+		"--burst", strconv.Itoa(cfg.Burst),
+		"--shut="+strconv.FormatBool(cfg.Shut))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us alone
 	cmd.Stderr = d.Stderr
 	in, err := cmd.StdinPipe()
@@ -129,11 +131,11 @@ func (d *Demo) loopWorker(port int, span time.Duration) []string {
 	return d.clients(port, 1, time.Second, span)
 }
 
-// clients is the command of a process with count clients.
-func (d *Demo) clients(port, count int, pause, span time.Duration) []string {
-	return []string{
+// clients is the command of a process with count clients, and more flags.
+func (d *Demo) clients(port, count int, pause, span time.Duration, more ...string) []string {
+	return append([]string{
 		d.Self, ClientsCommand, "--count", strconv.Itoa(count),
 		"--pause", pause.String(), "--for", span.String(),
 		fmt.Sprintf("http://%s:%d/item", originHost, port),
-	}
+	}, more...)
 }

@@ -24,6 +24,7 @@ type analysis struct {
 	// explained are the lanes whose limits have another cause than the value of
 	// their budget.
 	explained map[string]bool
+	stories   map[string]*story
 }
 
 // lane is a lane as the daemon shows it.
@@ -35,6 +36,7 @@ type laneView struct {
 	// While it was watched.
 	sent, limited uint64
 	steps         []step
+	story         *story // request by request; nil where it is not known
 	// onsets are when limits began, as far as anybody remembers, the oldest
 	// first.
 	onsets []onset
@@ -50,6 +52,7 @@ type step struct {
 type onset struct {
 	at     time.Time
 	closed time.Duration // for which the lane was closed then
+	asked  bool          // … as the origin asked
 }
 
 // measures reports whether the lane holds nobody.
@@ -87,7 +90,7 @@ func (p *pairView) refusals() (n uint64) {
 }
 
 func newAnalysis(s *Snapshot) *analysis {
-	a := &analysis{Snapshot: s, explained: map[string]bool{}}
+	a := &analysis{Snapshot: s, explained: map[string]bool{}, stories: stories(&s.Stream)}
 	a.comparePairs()
 	if len(s.Samples) == 0 {
 		return a
@@ -100,7 +103,7 @@ func newAnalysis(s *Snapshot) *analysis {
 			continue
 		}
 		at[l.Lane] = len(a.lanes)
-		a.lanes = append(a.lanes, laneView{lane: l})
+		a.lanes = append(a.lanes, laneView{lane: l, story: a.stories[l.Lane]})
 	}
 	before := map[string]admin.Lane{}
 	for i, sample := range s.Samples {
@@ -147,11 +150,17 @@ func (a *analysis) remember(at map[string]int) {
 		if n := len(l.onsets); n > 0 && e.Time.Sub(l.onsets[n-1].at) < calm {
 			continue
 		}
-		l.onsets = append(l.onsets, onset{e.Time, time.Duration(e.Wait * float64(time.Second))})
+		l.onsets = append(l.onsets, onset{
+			at: e.Time, closed: time.Duration(e.Wait * float64(time.Second)), asked: strings.HasSuffix(e.Detail, "as asked"),
+		})
 	}
 	for i := range a.lanes {
 		l := &a.lanes[i]
 		if !l.measures() {
+			continue
+		}
+		if l.story != nil {
+			l.onsets = l.story.onsets()
 			continue
 		}
 		var last time.Time
@@ -165,6 +174,18 @@ func (a *analysis) remember(at map[string]int) {
 			last = s.to
 		}
 	}
+}
+
+// onsets are when limits began.
+func (t *story) onsets() (all []onset) {
+	var last time.Time
+	for _, a := range t.limits() {
+		if a.at.Sub(last) >= calm {
+			all = append(all, onset{at: a.at})
+		}
+		last = a.at
+	}
+	return all
 }
 
 // recent are the onsets of the time that the counts of the past cover.
@@ -218,6 +239,37 @@ func grew(now, before map[string]uint64) map[string]uint64 {
 		}
 	}
 	return out
+}
+
+// rate is what was sent per second while it was watched.
+func (a *analysis) rate(l *laneView) float64 { return perSecond(l.sent, a.span) }
+
+// jobs is rate without what only repeated limited requests.
+func (a *analysis) jobs(l *laneView) float64 {
+	if l.story == nil {
+		return a.rate(l)
+	}
+	requests, jobs := l.story.count()
+	if requests == 0 {
+		return a.rate(l)
+	}
+	return a.rate(l) * float64(jobs) / float64(requests)
+}
+
+// shares are the processes that asked in a lane, who asked most first, and the
+// number of requests that this is drawn from.
+func (a *analysis) shares(l *laneView) (all []share, total int) {
+	if l.story == nil {
+		return a.Clients.of(l.Lane)
+	}
+	all, total = l.story.shares()
+	for i := range all {
+		p := &all[i].Process
+		if p.Command = a.Stream.Commands[p.PID]; p.Command == "" {
+			p.Command = a.Clients.command(p.PID)
+		}
+	}
+	return all, total
 }
 
 // pastOf is what a pair counted in the past; the zero Pair if nothing.

@@ -81,13 +81,28 @@ func (c *Clients) of(lane string) (all []share, total int) {
 		all[i].requests += n
 		total += n
 	}
+	sortShares(all, total)
+	return all, total
+}
+
+// sortShares tells the parts of a total, and puts the greatest first.
+func sortShares(all []share, total int) {
 	for i := range all {
 		all[i].part = float64(all[i].requests) / float64(total)
 	}
 	slices.SortFunc(all, func(a, b share) int {
 		return cmp.Or(cmp.Compare(b.requests, a.requests), cmp.Compare(a.PID, b.PID))
 	})
-	return all, total
+}
+
+// command is the name of a process that had a connection; "" if none was seen.
+func (c *Clients) command(pid uint32) string {
+	for _, s := range c.conns {
+		if s.pid == pid && s.command != "" {
+			return s.command
+		}
+	}
+	return ""
 }
 
 // blind lists the processes with connections that nobody sees into and that

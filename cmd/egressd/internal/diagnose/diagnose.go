@@ -10,8 +10,9 @@
 // found is an answer, too.
 //
 // Nobody should act on a number that stands here for more than it is: shares
-// of processes are of the connections that were there when somebody looked,
-// about ten times a second, so short ones are a sample.
+// of processes are of the requests that went by while the daemon could be listened
+// to; where there were too many of them, of the connections that were there when
+// somebody looked, about ten times a second, so that short ones are a sample.
 package diagnose
 
 import (
@@ -23,22 +24,30 @@ import (
 // Kind is a cause. The set is closed.
 type Kind string
 
-// Kinds, in the order in which findings of the same certainty stand.
+// Kinds, in the order in which findings stand.
 const (
 	PastEgressd    Kind = "past_egressd"   // what the policy names goes out without egressd
 	Multiplication Kind = "multiplication" // several, each within the limit, and the sum is not
 	OverBudget     Kind = "over_budget"    // one process alone is over a budget that only measures
-	WrongLimit     Kind = "wrong_limit"    // the budget is kept, and the origin allows less
+	WrongLimit     Kind = "wrong_limit"    // what is sent is within the budget, and the origin allows less
 	SharedExit     Kind = "shared_exit"    // limits come although little is sent
-	WindowEdges    Kind = "window_edges"   // limits come at a fixed place of the minute or hour
 	RetryStorm     Kind = "retry_storm"    // refusals are answered with more requests
+	WindowEdges    Kind = "window_edges"   // what is sent, or the limits, come at a fixed place of the clock's windows
+	Escalation     Kind = "escalation"     // the origin asks for longer and longer
+	ExitTrouble    Kind = "exit_trouble"   // the proxy refuses, not the origin
+	Challenged     Kind = "challenged"     // the origin does not limit, it blocks
 	OwnRefusals    Kind = "own_refusals"   // egressd itself refused
 	BlindTLS       Kind = "blind_tls"      // answers that nobody sees
-	Challenged     Kind = "challenged"     // the origin does not limit, it blocks
-	ExitTrouble    Kind = "exit_trouble"   // the proxy refuses, not the origin
+	Unmeasured     Kind = "unmeasured"     // no budget looks at it
 )
 
-var order = []Kind{PastEgressd, Multiplication, OverBudget, WrongLimit, SharedExit, WindowEdges, RetryStorm, OwnRefusals, BlindTLS, Challenged, ExitTrouble}
+// order is that of the differential diagnosis: what goes past egressd spoils all
+// numbers, a 429 may be egressd's own, and rates have to be right before storms and
+// bursts can be judged.
+var order = []Kind{
+	PastEgressd, OwnRefusals, Multiplication, OverBudget, WrongLimit, SharedExit, RetryStorm, WindowEdges, Escalation, ExitTrouble, Challenged,
+	BlindTLS, Unmeasured,
+}
 
 // Certainty says how sure a finding is.
 type Certainty string
@@ -51,7 +60,12 @@ const (
 	Possible Certainty = "possible"
 )
 
-var certainties = []Certainty{Certain, Likely, Possible}
+func doubt(f Finding) int {
+	if f.Certainty == Possible {
+		return 1
+	}
+	return 0
+}
 
 // Finding is one cause that was found.
 type Finding struct {
@@ -65,7 +79,9 @@ type Finding struct {
 	Numbers   map[string]float64 `json:"numbers"`
 	Processes []Process          `json:"processes,omitempty"` // that take part
 	Do        string             `json:"do"`
-	Policy    string             `json:"policy,omitempty"` // lines for the policy file
+	// Policy is a policy file that has nothing but what would help; comments in
+	// it say where the lines belong. Empty where no policy helps.
+	Policy string `json:"policy,omitempty"`
 }
 
 // Process is a client process.
@@ -77,13 +93,16 @@ type Process struct {
 
 // Report is what came of it.
 type Report struct {
-	Watched  float64   `json:"watched_s"`
-	Requests uint64    `json:"requests"`  // sent while watched
-	TooMany  uint64    `json:"limited"`   // … and limited by their origins
-	Refused  uint64    `json:"refused"`   // by egressd
-	Since    float64   `json:"past_s"`    // how far back the counts below reach
-	PastSent uint64    `json:"past_sent"` // answered in that time
-	Past429s uint64    `json:"past_429s"` // … with 429
+	Watched  float64 `json:"watched_s"`
+	Requests uint64  `json:"requests"`  // sent while watched
+	TooMany  uint64  `json:"limited"`   // … and limited by their origins
+	Refused  uint64  `json:"refused"`   // by egressd
+	Since    float64 `json:"past_s"`    // how far back the counts below reach
+	PastSent uint64  `json:"past_sent"` // answered in that time
+	Past429s uint64  `json:"past_429s"` // … with 429
+	// Labels are those under which the counts above have the destination of
+	// interest, together with others.
+	Labels   []string  `json:"counted_as,omitempty"`
 	Findings []Finding `json:"findings"`
 }
 
@@ -97,18 +116,25 @@ func Analyse(s *Snapshot) Report {
 	}
 	r.Since = s.Past.To.Sub(s.Past.From).Seconds()
 	for i := range s.Past.Pairs {
-		if p := &s.Past.Pairs[i]; s.wants(p.Destination) {
-			r.PastSent, r.Past429s = r.PastSent+p.Requests, r.Past429s+p.TooMany
+		p := &s.Past.Pairs[i]
+		if !s.wants(p.Destination) && !a.wantsPair(p.Destination, p.Exit) {
+			continue
+		}
+		r.PastSent, r.Past429s = r.PastSent+p.Requests, r.Past429s+p.TooMany
+		if !s.wants(p.Destination) && !slices.Contains(r.Labels, p.Destination) {
+			r.Labels = append(r.Labels, p.Destination)
 		}
 	}
 	for _, find := range []func() []Finding{
-		a.passing, a.quic, a.multiplied, a.summed, a.storms, a.limits, a.edges, a.refusals, a.blind, a.others,
+		a.passing, a.quic, a.storms, a.bursts, a.escalation, a.multiplied, a.summed, a.regardless, a.limits, a.edges, a.refusals, a.blind, a.others,
+		a.unmeasured,
 	} {
 		r.Findings = append(r.Findings, find()...)
 	}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		return cmp.Or(
-			cmp.Compare(slices.Index(certainties, a.Certainty), slices.Index(certainties, b.Certainty)),
+			// What is only possible comes after all that is more.
+			cmp.Compare(doubt(a), doubt(b)),
 			cmp.Compare(slices.Index(order, a.Kind), slices.Index(order, b.Kind)),
 			cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.Exit, b.Exit), cmp.Compare(a.Lane, b.Lane),
 		)

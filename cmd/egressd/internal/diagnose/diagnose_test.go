@@ -240,7 +240,7 @@ func TestWindowEdges(t *testing.T) {
 func TestNoFixedPlace(t *testing.T) {
 	at := func(every, closed time.Duration, wobble time.Duration) (all []onset) {
 		for i := range 12 {
-			all = append(all, onset{noon.Add(time.Duration(i)*every + time.Duration(i%3)*wobble), closed})
+			all = append(all, onset{at: noon.Add(time.Duration(i)*every + time.Duration(i%3)*wobble), closed: closed})
 		}
 		return all
 	}
@@ -373,8 +373,8 @@ func TestOthers(t *testing.T) {
 	s := newScene(t)
 	s.lane(direct, each(2, 1), never)
 	s.Last.Pairs[0].Limited = map[string]uint64{"challenge": 3, "exit-trouble": 1, "limited": 5, "capacity": 2}
-	all := s.find(Challenged, ExitTrouble)
-	number(t, all[0], "answers", 3)
+	all := s.find(ExitTrouble, Challenged)
+	number(t, all[1], "answers", 3)
 }
 
 func TestDestination(t *testing.T) {
@@ -386,7 +386,7 @@ func TestDestination(t *testing.T) {
 		{"a.example", []Kind{OwnRefusals, WrongLimit}},
 		{directLane, []Kind{OwnRefusals, WrongLimit}},
 		{"b.example", []Kind{WrongLimit}},
-		{"c.example", nil},
+		{"c.example", []Kind{Unmeasured}},
 	} {
 		s := newScene(t)
 		s.lane(direct, each(2, 1), each(5, 1))

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/egressd/egressd/policy"
 )
 
 // periods are the windows by which origins count, the longest first: what has
@@ -48,13 +50,18 @@ func (a *analysis) edges() (all []Finding) {
 			} else {
 				f.Do = "let the budget have the origin's window: then it is used up evenly, and nothing is sent into a full one"
 			}
-			count := "N"
+			limit := 0.0
 			if low, _, known := a.estimate(l); known && low*period.Seconds() >= 1 {
-				limit := math.Floor(low * period.Seconds())
+				limit = math.Floor(low * period.Seconds())
 				f.Numbers["window_limit"] = limit
-				count = fmt.Sprint(uint64(limit))
 			}
-			f.Policy = budgetLines(l.Budget, fmt.Sprintf("window: {limit: %s, per: %s, kind: fixed}", count, span(period)))
+			if limit == 0 {
+				limit = math.Floor(l.BaseRate * period.Seconds()) // that is too many; but each window is then used once
+			}
+			f.Policy = a.fix(l, false, func(b *policy.Budget) {
+				b.Mode = policy.Enforce
+				b.Window = policy.Window{Limit: uint64(max(limit, 1)), Per: period, Kind: policy.Fixed}
+			})
 			all = append(all, f)
 			break
 		}

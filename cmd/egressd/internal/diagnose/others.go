@@ -7,8 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config"
 	"github.com/egressd/egressd/policy/verdict"
 )
 
@@ -93,10 +95,56 @@ func (a *analysis) refusals() (all []Finding) {
 				full+slow, now, slow, full),
 			Numbers: map[string]float64{"max_wait": float64(slow), "queue_full": float64(full), "while_watched": float64(now)},
 			Do:      "more is asked for than the budget allows: send less, use more exits, or let requests wait longer",
-			Policy:  "# in the budget\nqueue: {max_wait: 5m}",
+			Policy:  a.patient(p),
 		})
 	}
 	return all
+}
+
+// patient has the budget of a pair's lane hold more for longer; "" if the pair
+// has none.
+func (a *analysis) patient(p *pairView) string {
+	for i := range a.lanes {
+		l := &a.lanes[i]
+		if l.Label != p.destination || l.exit() != p.exit && l.exit() != policy.AllExits {
+			continue
+		}
+		return a.fix(l, true, func(b *policy.Budget) {
+			b.Queue.Max = max(b.Queue.Max, 10_000)
+			b.Queue.MaxWait = max(b.Queue.MaxWait, 5*time.Minute)
+		})
+	}
+	return ""
+}
+
+// unmeasured says so where there is nothing to judge since no budget looks.
+func (a *analysis) unmeasured() []Finding {
+	f := Finding{Kind: Unmeasured, Certainty: Certain, Numbers: map[string]float64{}, Do: "have a budget measure it: it holds nobody"}
+	host := a.Destination
+	switch {
+	case host == "" && len(a.Last.Budgets) == 0 && len(a.lanes) == 0 && a.Status.PID != 0:
+		f.Saw = "the policy has no budget, so nothing is looked at"
+	case host != "" && len(a.lanes) == 0 && len(a.pairs) == 0:
+		f.Certainty = Possible
+		f.Destination = host
+		f.Saw = "no lane and no count has this name: no budget is for it, or nothing was sent to it yet"
+	default:
+		return nil
+	}
+	limit := "*"
+	if host != "" {
+		limit = bracketed(host)
+	}
+	if b, err := config.ParseLimit(limit + "=1000/s"); err == nil {
+		b.Name, b.Mode = "look", policy.Shadow
+		if host != "" {
+			b.Name = a.free(host)
+		} else {
+			b.Match.Hosts = nil
+		}
+		f.Policy = config.Format(b)
+	}
+	return []Finding{f}
 }
 
 // blind finds TLS whose answers nobody sees.

@@ -13,15 +13,17 @@ import (
 var titles = map[Kind]string{
 	PastEgressd:    "traffic goes past egressd",
 	Multiplication: "multiplication: each is within the limit, the sum is not",
-	OverBudget:     "a budget measures, and holds nobody",
+	OverBudget:     "one process alone is over a budget that holds nobody",
 	WrongLimit:     "wrong limit: the origin allows less than the budget",
 	SharedExit:     "an exit is shared with others",
-	WindowEdges:    "window edges: the origin counts by fixed windows",
-	RetryStorm:     "retry storm",
+	RetryStorm:     "retry storm: limits are answered with more requests",
+	WindowEdges:    "window edges: it goes by the windows of a clock",
+	Escalation:     "escalation: the origin asks for longer and longer",
 	OwnRefusals:    "429s by egressd itself",
 	BlindTLS:       "TLS that nobody sees into",
-	Challenged:     "a challenge, and no limit",
-	ExitTrouble:    "the exit refuses",
+	Challenged:     "a challenge of a WAF, and no limit",
+	ExitTrouble:    "the exit refuses, not the origin",
+	Unmeasured:     "no budget looks at it",
 }
 
 // shown bounds the processes of a finding in print.
@@ -35,6 +37,9 @@ func (r *Report) Write(w io.Writer) error {
 			seconds(r.Watched), r.Requests, plural(r.Requests), r.TooMany, r.Refused)
 	}
 	fmt.Fprintf(&out, "In the last %s: %d request%s answered, %d of them 429.\n", seconds(r.Since), r.PastSent, plural(r.PastSent), r.Past429s)
+	if len(r.Labels) > 0 {
+		fmt.Fprintf(&out, "These are all that is counted under %s.\n", strings.Join(r.Labels, ", "))
+	}
 	for i := range r.Findings {
 		r.Findings[i].write(&out, i+1)
 	}
@@ -76,13 +81,15 @@ func (f *Finding) write(out *strings.Builder, n int) {
 		}
 		text := fmt.Sprintf("%s (pid %d)", p.Command, p.PID)
 		if p.PerSecond > 0 {
-			text += ", about " + rateText(p.PerSecond)
+			text += ", about " + rateText(round(p.PerSecond, 2))
 		}
 		row(name, text)
 	}
 	row("do", f.Do)
+	name := "policy"
 	for line := range strings.Lines(f.Policy) {
-		row("", "    "+strings.TrimRight(line, "\n"))
+		row(name, strings.TrimRight(line, "\n"))
+		name = ""
 	}
 }
 

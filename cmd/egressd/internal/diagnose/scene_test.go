@@ -4,10 +4,13 @@ package diagnose
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/egressd/egressd/cmd/egressd/internal/admin"
+	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/config"
 )
 
 // noon is when watches begin.
@@ -134,6 +137,11 @@ func (s *scene) find(kinds ...Kind) []Finding {
 		if f.Saw == "" || f.Do == "" || f.Numbers == nil {
 			s.t.Errorf("got finding %+v, want what was seen, its numbers, and what to do", f)
 		}
+		if f.Policy != "" {
+			if _, err := config.Parse("policy", []byte(f.Policy)); err != nil {
+				s.t.Errorf("%s: %v in\n%s", f.Kind, err, f.Policy)
+			}
+		}
 	}
 	if !same {
 		s.t.Errorf("got findings %+v, want %v", r.Findings, kinds)
@@ -147,4 +155,44 @@ func number(t *testing.T, f Finding, name string, want float64) {
 	if got, there := f.Numbers[name]; !there || got < want*0.999 || got > want*1.001 {
 		t.Errorf("%s: got %s %v of %v, want %v", f.Kind, name, got, f.Numbers, want)
 	}
+}
+
+// look is a lane of a budget that measures and is for no destination.
+var look = admin.Lane{Budget: "look", Label: "look", Destination: "a.example", Exit: "direct", BaseRate: 1000, Mode: "shadow"}
+
+const lookLane = "look/a.example/direct"
+
+// tell makes a lane out of what happens request by request, and has the daemon
+// say what its budgets are.
+func (s *scene) tell(l admin.Lane, told ...admin.Event) {
+	s.t.Helper()
+	s.Stream = Stream{From: noon, To: noon.Add(watched), Commands: map[uint32]string{1: "python3 worker.py"}}
+	slices.SortStableFunc(told, func(a, b admin.Event) int { return a.Time.Compare(b.Time) })
+	s.Stream.Events = told
+	count := func(kind policy.EventKind, only string) func(int) uint64 {
+		return func(i int) (n uint64) {
+			from, to := noon.Add(time.Duration(i-1)*sampleEvery), noon.Add(time.Duration(i)*sampleEvery)
+			for _, e := range told {
+				if e.Kind == string(kind) && (only == "" || e.Detail == only) && !e.Time.Before(from) && e.Time.Before(to) {
+					n++
+				}
+			}
+			return n
+		}
+	}
+	s.lane(l, count(policy.EventDispatch, ""), count(policy.EventAsked, limited))
+	s.Last.Budgets = []admin.Budget{{Name: "look", Lines: "budgets:\n  - {name: look, match: {ports: [8080]}, rate: 1000/s, mode: shadow}\n"}}
+}
+
+// sent is a request of a process for a job.
+func sent(at time.Duration, pid uint32, job uint64) admin.Event {
+	return admin.Event{Time: noon.Add(at), Kind: string(policy.EventDispatch), Lane: lookLane, PID: pid, Job: job}
+}
+
+// refused is a request and, a little later, its limit.
+func refused(at time.Duration, pid uint32, job uint64, delay time.Duration) []admin.Event {
+	return []admin.Event{sent(at, pid, job), {
+		Time: noon.Add(at + 5*time.Millisecond), Kind: string(policy.EventAsked), Lane: lookLane, PID: pid, Job: job,
+		Detail: limited, Wait: delay.Seconds(),
+	}}
 }

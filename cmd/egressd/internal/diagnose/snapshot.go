@@ -12,6 +12,7 @@ import (
 type Snapshot struct {
 	Destination string // only that label, host or lane is of interest; "" for all
 	Samples     []Sample
+	Stream      Stream        // of single requests
 	Clients     Clients       // seen while watched
 	First, Last admin.Counts  // at the beginning of the watch and at its end
 	Status      admin.Status  // at its end

@@ -41,6 +41,7 @@ func Watch(ctx context.Context, d Daemon, destination string, span time.Duration
 	if err := s.sample(ctx, d); err != nil {
 		return nil, err
 	}
+	listen := s.listen(ctx, d)
 	began := time.Now()
 	sampled := began
 	s.Clients.Look(began, nil)
@@ -68,6 +69,7 @@ watching:
 		}
 		pause = max(lookEvery, ease*time.Since(asked))
 	}
+	s.Stream = listen()
 	if span > 0 {
 		if err := s.sample(ctx, d); err != nil {
 			return nil, err

@@ -98,7 +98,7 @@ func plurals(n int) string {
 	return "es"
 }
 
-func isAre(n int) string {
+func isAre[N int | uint64](n N) string {
 	if n == 1 {
 		return "is"
 	}

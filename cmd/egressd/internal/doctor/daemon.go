@@ -102,6 +102,14 @@ func (r running) checkDaemon() Check {
 	return ok(name, "pid %d, attached to %s", r.status.PID, strings.Join(r.status.Kernel.Cgroups, ", "))
 }
 
+// pid is the process of the daemon, if one runs that has programs; else 0.
+func (r running) pid() int {
+	if r.status == nil || r.status.Kernel == nil {
+		return 0
+	}
+	return r.status.PID
+}
+
 // attached reports whether programs of some egressd are there.
 func (r running) attached() bool {
 	return slices.ContainsFunc(r.programs, func(p loader.Present) bool { return p.Own })

@@ -35,6 +35,7 @@ func Examine(ctx context.Context, cfg Config) *Report {
 	d := ask(ctx, cfg.Daemon, m.cgroupRoot, cfg.Policy.Scope.Cgroups)
 	report := &Report{Checks: m.checks(), Processes: []Process{}}
 	report.Checks = append(report.Checks, checkFile(cfg), checkProbes(cfg.Policy, cfg.Probes, m.privileges == nil))
+	report.Checks = append(report.Checks, lookAtPacing(d.pid(), m, os.DirFS("/")).check(cfg.Policy))
 	report.Checks = append(report.Checks, d.checks()...)
 
 	flows, flowsErr := sights(ctx, cfg, d.status != nil)

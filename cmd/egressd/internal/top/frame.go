@@ -79,7 +79,7 @@ func (v *view) frame(width, height int) (lines []line, page int) {
 	lines = append(lines, foot...)
 	lines = lines[:min(len(lines), height)]
 	for i := range lines {
-		lines[i].text = cut(lines[i].text, width)
+		lines[i].text = v.plain(cut(lines[i].text, width))
 	}
 	return lines, page
 }
@@ -93,11 +93,23 @@ func (v *view) all(width int) string {
 			if width > 0 {
 				text = cut(text, width)
 			}
-			out.WriteString(text)
+			out.WriteString(v.plain(text))
 			out.WriteByte('\n')
 		}
 	}
 	return out.String()
+}
+
+// brief is a frame without keys and empty lines, ended by one.
+func (v *view) brief(width, height int) string {
+	lines, _ := v.frame(width, height)
+	var out strings.Builder
+	for _, l := range lines[:max(len(lines)-1, 0)] {
+		if l.text != "" {
+			out.WriteString(l.text + "\n")
+		}
+	}
+	return out.String() + "\n"
 }
 
 // head says how the daemon fares.
@@ -139,9 +151,10 @@ func (v *view) foot(width int) []line {
 	if v.turned {
 		turned = " reversed"
 	}
-	text := fmt.Sprintf("q quit  ↑↓ scroll  ←→ sort: %s%s  r reverse  p pause", orders[v.sort].name, turned)
+	m := v.marks()
+	text := fmt.Sprintf("q quit  %s scroll  %s sort: %s%s  r reverse  p pause", m.upDown, m.leftRight, orders[v.sort].name, turned)
 	if utf8.RuneCountInString(text) > width {
-		text = "q quit ←→ " + orders[v.sort].name + turned
+		text = "q quit " + m.leftRight + " " + orders[v.sort].name + turned
 	}
 	return []line{{text, faint}}
 }
@@ -165,7 +178,7 @@ func (v *view) exits(width int) []line {
 		}
 		cells := []string{e.Exit, number(e.PerSecond), strconv.FormatUint(e.TooMany, 10), closed}
 		if !narrow {
-			cells = append(cells, sparkline(v.steps(e.Exit)))
+			cells = append(cells, v.marks().sparkline(v.steps(e.Exit)))
 		}
 		rows, styles = append(rows, cells), append(styles, s)
 	}
@@ -215,8 +228,13 @@ func (v *view) state(r *row, narrow bool) (string, style) {
 	switch {
 	case !r.Open:
 		text := "closed " + short(seconds(r.ClosedFor))
-		if !narrow && r.Reason != "" {
-			text += ": " + r.Reason
+		if !narrow {
+			if c, known := v.closed[r.Lane.Lane]; known && c.whole > 0 {
+				text += " " + v.marks().gauge(r.ClosedFor/c.whole)
+			}
+			if r.Reason != "" {
+				text += " " + r.Reason
+			}
 		}
 		return text, alert
 	case r.Probing || r.Rate < r.BaseRate*0.999 || r.Stalled > 0 || r.Waiting > 0:
@@ -272,23 +290,6 @@ func tabled(width int, columns []table.Column, rows [][]string, styles []style) 
 		lines = append(lines, line{strings.TrimSuffix(text, "\n"), s})
 	}
 	return lines
-}
-
-// bars are those of a sparkline, from nothing to most.
-var bars = []rune(" ▁▂▃▄▅▆▇█")
-
-// sparkline draws numbers against the greatest of them.
-func sparkline(all []uint64) string {
-	most := uint64(1)
-	for _, n := range all {
-		most = max(most, n)
-	}
-	var out strings.Builder
-	for _, n := range all {
-		// Whatever is not nothing shows.
-		out.WriteRune(bars[(n*uint64(len(bars)-1)+most-1)/most])
-	}
-	return out.String()
 }
 
 // number writes a number with as many digits as a column has room for.

@@ -12,6 +12,8 @@ package top
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"time"
 
 	"github.com/egressd/egressd/cmd/egressd/internal/admin"
@@ -34,6 +36,8 @@ type Config struct {
 	Every time.Duration
 	// Colour lets rows have colours. What they say stands in their text, too.
 	Colour bool
+	// ASCII draws with ASCII alone.
+	ASCII bool
 }
 
 func (c *Config) every() time.Duration {
@@ -94,4 +98,33 @@ func Once(ctx context.Context, c Config, width int) (string, error) {
 		v.see(s)
 	}
 	return v.all(width), nil
+}
+
+// Plain writes a frame after the other until ctx ends, for terminals that only
+// write on. Frames are of width characters and height lines at most; an empty line
+// stands between two. A daemon that does not answer is no error.
+func Plain(ctx context.Context, c Config, w io.Writer, width, height int) error {
+	v := newView(c)
+	tick := time.NewTicker(c.every())
+	defer tick.Stop()
+	for {
+		s, err := look(ctx, c.Daemon)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			v.fail(err)
+		default:
+			v.see(s)
+		}
+		// Nobody presses keys here, so nothing says which there are.
+		if _, err := io.WriteString(w, v.brief(width, height)); err != nil {
+			return fmt.Errorf("write to terminal: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }

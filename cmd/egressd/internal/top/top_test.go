@@ -68,7 +68,7 @@ func TestFrame(t *testing.T) {
 		"direct    2.00     0          -  ████\n",
 		"E-1       1.00    12  1 (1m23s)",
 		"api/a.example/direct",
-		"closed 1m19s: limited…",
+		"closed 1m19s ██████ ",
 		"12:00:00 canary connections are redirected\n",
 		"penalty store/b.example/E-1 1m30s limited, ?]0;evil?\n",
 		"q quit  ↑↓ scroll  ←→ sort: use  r reverse  p pause\n",
@@ -264,7 +264,7 @@ func must(lines []line, _ int) []line { return lines }
 
 func TestSparkline(t *testing.T) {
 	for want, all := range map[string][]uint64{"": nil, "  ": {0, 0}, "█": {1}, " ▁▄█": {0, 1, 50, 100}} {
-		if got := sparkline(all); got != want {
+		if got := blocks.sparkline(all); got != want {
 			t.Errorf("%v: got %q, want %q", all, got, want)
 		}
 	}
@@ -309,5 +309,55 @@ func TestOnce(t *testing.T) {
 	cancel()
 	if _, err := Once(ctx, Config{Daemon: d, Every: time.Hour}, 80); !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want %v", err, context.Canceled)
+	}
+}
+
+// TestGauge holds that a cooldown's bar runs out as the cooldown does, and is full
+// again when that is extended.
+func TestGauge(t *testing.T) {
+	v := newTestView(1)
+	look := func(n int, closedFor float64, opens time.Time) string {
+		s := at(n)
+		s.lanes[1].ClosedFor, s.lanes[1].OpensAt = closedFor, &opens
+		v.see(s)
+		lines, _ := v.frame(120, 24)
+		_, rest, _ := strings.Cut(text(lines), "closed ")
+		fields := strings.Fields(rest)
+		return fields[1]
+	}
+	opens := noon.Add(80 * time.Second)
+	for _, tt := range []struct {
+		n     int
+		left  float64
+		opens time.Time
+		want  string
+	}{
+		{1, 80, opens, "██████"},
+		{41, 40, opens.Add(30 * time.Millisecond), "███░░░"},
+		{80, 1, opens, "█░░░░░"},
+		{81, 300, opens.Add(5 * time.Minute), "██████"},
+	} {
+		if got := look(tt.n, tt.left, tt.opens); got != tt.want {
+			t.Errorf("%d: got %s, want %s", tt.n, got, tt.want)
+		}
+	}
+}
+
+// TestASCII holds that a frame can be had with ASCII alone.
+func TestASCII(t *testing.T) {
+	v := newTestView(5)
+	v.cfg.ASCII = true
+	v.seen.lanes[0].Lane = "api/bücher.example-with-a-name-that-is-much-too-long-for-its-column/direct"
+	lines, _ := v.frame(80, 24)
+	got := text(lines)
+	for i := range len(got) {
+		if got[i] >= 0x7f {
+			t.Fatalf("got %q at %d of\n%s", got[i], i, got)
+		}
+	}
+	for _, want := range []string{"####", "closed 1m19s ######", "up/down scroll  left/right sort: use"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant it to contain %q", got, want)
+		}
 	}
 }

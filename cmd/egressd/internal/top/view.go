@@ -32,10 +32,17 @@ type view struct {
 	seen   seen
 	err    error // of the last look, if it failed
 	past   []counted
-	sort   int // in orders
+	closed map[string]closure // of the lanes that are closed
+	sort   int                // in orders
 	turned bool
 	top    int // first lane that is shown
 	paused bool
+}
+
+// closure is one time for which a lane is closed.
+type closure struct {
+	opens time.Time
+	whole float64 // seconds, as far as they were seen
 }
 
 // counted is what one look counted.
@@ -80,6 +87,7 @@ func (v *view) see(s seen) {
 		v.past = nil // another daemon, which counts anew
 	}
 	v.seen, v.err = s, nil
+	v.close(s.lanes)
 	c := counted{at: s.at, sent: make(map[string]uint64, len(s.lanes)), requests: make(map[string]uint64, len(s.exits))}
 	for _, l := range s.lanes {
 		c.sent[l.Lane] = l.Sent
@@ -90,6 +98,24 @@ func (v *view) see(s seen) {
 	v.past = append(v.past, c)
 	if len(v.past) > sparks+1 {
 		v.past = append(v.past[:0], v.past[1:]...)
+	}
+}
+
+// close notes for how long lanes are closed in all. One that is closed for longer
+// than it was begins anew.
+func (v *view) close(lanes []admin.Lane) {
+	before := v.closed
+	v.closed = map[string]closure{}
+	for _, l := range lanes {
+		if l.Open || l.OpensAt == nil {
+			continue
+		}
+		c := closure{opens: *l.OpensAt, whole: l.ClosedFor}
+		// The instant is told anew each time, by a clock that is read anew.
+		if was, known := before[l.Lane]; known && was.opens.Sub(c.opens).Abs() < 100*time.Millisecond {
+			c.whole = max(c.whole, was.whole)
+		}
+		v.closed[l.Lane] = c
 	}
 }
 

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// describe writes all that is to be known of one kernel's results but the table.
+func (r *result) describe(w io.Writer) {
+	for _, s := range r.suites {
+		for _, o := range s.failed {
+			fmt.Fprintf(w, "%s: FAIL %s %s\n%s", r.label, s.name, o.name, indent(o.output))
+		}
+		for _, name := range s.missing {
+			fmt.Fprintf(w, "%s: MISSING %s %s: no result of this test came out of the machine\n", r.label, s.name, name)
+		}
+		if !s.ended && s.begun {
+			fmt.Fprintf(w, "%s: the last words of %s\n%s", r.label, s.name, indent(tail(s.text.String(), 20)))
+		}
+		for _, o := range s.skipped {
+			fmt.Fprintf(w, "%s: skip %s %s: %s\n", r.label, s.name, o.name, o.reason())
+		}
+	}
+	for _, fault := range r.faults {
+		fmt.Fprintf(w, "%s: FAULT %s\n", r.label, fault)
+	}
+}
+
+// table writes the results of all kernels, one line each, and one for each
+// package below it.
+func table(w io.Writer, results []*result) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "kernel\trelease\tpassed\tfailed\tskipped\tmissing\tfaults\tseconds\t")
+	for _, r := range results {
+		var passed, failed, skipped, missing int
+		for _, s := range r.suites {
+			passed += s.passed
+			failed += len(s.failed)
+			skipped += len(s.skipped)
+			missing += len(s.missing)
+		}
+		word := "ok"
+		if !r.good() {
+			word = "FAILED"
+		}
+		release := r.release
+		if release == "" {
+			release = "-"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%.0f\t%s\n", r.label, release, passed, failed, skipped, missing, len(r.faults), r.elapsed.Seconds(), word)
+		for _, s := range r.suites {
+			fmt.Fprintf(t, "\t  %s\t%d\t%d\t%d\t%d\t\t%.0f\t\n", s.name, s.passed, len(s.failed), len(s.skipped), len(s.missing), s.elapsed.Seconds())
+		}
+	}
+	return t.Flush()
+}
+
+func indent(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString("    ")
+		b.WriteString(strings.TrimRight(line, "\n"))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
