@@ -49,6 +49,12 @@ test-root: ## run only the packages whose tests need root; refuses to run withou
 	@$(GO) build -o bin/tally ./test/tally
 	@$(GO) test -race -json -p 1 -timeout 20m $(ROOT_PKGS) | bin/tally
 
+.PHONY: test-vm
+test-vm: ## boot the kernels of test/vm/kernels.txt (KERNELS="6.1 sid": only these) and run the tests of test/vm/tests.txt
+	@scripts/install-deps.sh vm
+	@$(GO) build -o bin/vm ./test/vm
+	@bin/vm $(KERNELS)
+
 .PHONY: bench
 bench: ## measure side by side with nginx, HAProxy and Go; writes docs/BENCHMARKS.md (PROFILE=1: and profile egressd)
 	@scripts/install-deps.sh bench $(if $(PROFILE),profile)

@@ -333,19 +333,20 @@ static __noinline int plane_ask(struct plane_set *set, struct call *c, __u32 hol
 static __always_inline __u32 admit(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
 				   struct control *ctl, struct call *c, __u16 *listener)
 {
-	bool late, own, paced, alive = daemon_alive(ctl, bpf_ktime_get_ns());
+	bool late = false, own = false, paced = false, alive = false;
 	struct plane_set *set = NULL;
 	int answer = ADMIT_ASK;
-	__u32 gate, hold;
+	__u32 gate, hold = 0;
 
 	if (c->target.set && !c->proxy)
 		set = bpf_map_lookup_elem(&plane_sets, &c->target.set);
-	if (!set)
-		return redirect(ctx, sk, ctl, c, listener);
-	paced = is_paced(ctl, c->netns, &c->dest, c->device);
-	hold = (alive ? HOLD_PROXY : 0) | (paced ? HOLD_PACED : 0);
-	late = set_is_late(ctl, set, c);
-	own = !(set->flags & SET_PROXY);
+	if (set) {
+		alive = daemon_alive(ctl, bpf_ktime_get_ns());
+		paced = is_paced(ctl, c->netns, &c->dest, c->device);
+		hold = (alive ? HOLD_PROXY : 0) | (paced ? HOLD_PACED : 0);
+		late = set_is_late(ctl, set, c);
+		own = !(set->flags & SET_PROXY);
+	}
 	if (own) {
 		if (late && paced && turn_note(c, 0))
 			return GATE_GRANTED;
@@ -359,7 +360,7 @@ static __always_inline __u32 admit(struct bpf_sock_addr *ctx, struct bpf_sock *s
 			return gate_refuse(c, answer, GATE_OVER);
 	}
 	gate = redirect(ctx, sk, ctl, c, listener);
-	if (gate == GATE_REDIRECTED)
+	if (!set || gate == GATE_REDIRECTED)
 		return gate;
 	if (own) {
 		/* The exit as far as it is known must do then. */

@@ -94,10 +94,7 @@ struct plane_call {
 	__u32 last;  /* cell that has room last */
 	__u32 cells[MAX_RULES];   /* by rule; 0: holds nothing */
 	__u32 shadows[MAX_RULES]; /* the same of rules that only measure */
-	union {
-		struct plane_key key;  /* of the lane that is looked for */
-		__u64 tats[MAX_RULES]; /* left behind by what was taken */
-	};
+	__u64 tats[MAX_RULES];    /* left behind by what was taken */
 };
 
 /* What becomes of a connection. */
@@ -144,25 +141,26 @@ static __noinline __u32 plane_make(const struct plane_rule *rule, const struct p
 /* The number of the cell of the rule's lane for the call, or 0, which is
  * nobody's.
  */
-static __always_inline __u32 plane_cell(const struct plane_rule *rule, struct plane_call *c,
+static __always_inline __u32 plane_cell(const struct plane_rule *rule, const struct plane_call *c,
 					bool make)
 {
-	__u32 *n;
-
-	c->key = (struct plane_key){
+	struct plane_key key = {
 		.budget = rule->budget,
 		.exit = rule->flags & RULE_EXIT ? c->exit : ALL_EXITS,
 	};
+	__u32 *n;
+
 	if (rule->flags & RULE_DESTINATION) {
 		if (rule->flags & RULE_BY_NAME)
-			c->key.name = c->name;
+			key.name = c->name;
 		else
-			c->key.dest = c->dest;
+			key.dest = c->dest;
 	}
-	n = bpf_map_lookup_elem(&plane_lanes, &c->key);
+	/* Before 6.3 a key has to be on the stack, or in a map. */
+	n = bpf_map_lookup_elem(&plane_lanes, &key);
 	if (n)
 		return *n;
-	return make ? plane_make(rule, &c->key) : 0;
+	return make ? plane_make(rule, &key) : 0;
 }
 
 static __always_inline int rule_refusal(const struct plane_rule *rule)

@@ -286,25 +286,19 @@ func (e *Engine) Swap(p *Policy, now ledger.Time) {
 // lane that overflows it: they wait for each other, but are not let go
 // uncounted.
 func (e *Engine) Select(dst []*Lane, f *Facts, a Admission, now ledger.Time) []*Lane {
-	var rules [MaxShapes]matched
-	n := e.match(f, a, &rules)
-	for i := range rules[:n] {
-		dst = append(dst, e.lane(&rules[i], f, now))
+	var rules [MaxShapes]*rule
+	var labels [MaxShapes]string
+	n, addressed := e.match(f, a, &rules, &labels)
+	for i, r := range rules[:n] {
+		dst = append(dst, e.lane(r, labels[i], f, addressed, now))
 	}
 	return dst
 }
 
-// matched is a rule that counts a request.
-type matched struct {
-	*rule
-	label string
-	// addressed says that the destination of the lane is the address that the
-	// connection goes to, whatever the host.
-	addressed bool
-}
-
-// match finds the rules of Select, in its order, and returns their number.
-func (e *Engine) match(f *Facts, a Admission, rules *[MaxShapes]matched) (n int) {
+// match finds the rules of Select, in its order, with the label of each, and
+// returns their number. addressed has the bits of those whose lanes are of the
+// address that the connection goes to, whatever its host.
+func (e *Engine) match(f *Facts, a Admission, rules *[MaxShapes]*rule, labels *[MaxShapes]string) (n int, addressed uint32) {
 	found, seen := e.state.Load().matcher.find(f.Host), uint32(0)
 	for i := range found {
 		c := &found[i]
@@ -318,12 +312,15 @@ func (e *Engine) match(f *Facts, a Admission, rules *[MaxShapes]matched) (n int)
 		seen |= c.bit
 		at := n
 		for ; at > 0 && rules[at-1].Per < c.Per; at-- { // the bits of Per are in that order
-			rules[at] = rules[at-1]
+			rules[at], labels[at] = rules[at-1], labels[at-1]
 		}
-		rules[at] = matched{c.rule, label, c.kernel && c.addressed(f, found)}
+		rules[at], labels[at] = c.rule, label
 		n++
+		if c.kernel && c.addressed(f, found) {
+			addressed |= c.bit
+		}
 	}
-	return n
+	return n, addressed
 }
 
 // Wants reports whether a request for host at dest could fall under any
@@ -371,15 +368,14 @@ func (r *rule) key(key *LaneKey, f *Facts) {
 }
 
 // lane finds or makes the lane of r for f.
-func (e *Engine) lane(r *matched, f *Facts, now ledger.Time) *Lane {
-	label := r.label
+func (e *Engine) lane(r *rule, label string, f *Facts, addressed uint32, now ledger.Time) *Lane {
 	if r.Per&(PerDestination|PerSite) == 0 {
-		label = r.rule.label
+		label = r.label
 	}
 	var key LaneKey
-	l := e.look(r, f, &key)
+	l := e.look(r, &key, f, addressed)
 	if l == nil {
-		l = e.create(r.rule, key, label, now)
+		l = e.create(r, key, label, now)
 	}
 	if f.Lifetime > 0 && key.Exit != "" {
 		l.outlive(f.Lifetime, now)
@@ -390,23 +386,29 @@ func (e *Engine) lane(r *matched, f *Facts, now ledger.Time) *Lane {
 	return l
 }
 
-// look makes the key of r's lane for f and finds the lane; nil if there is none.
-func (e *Engine) look(r *matched, f *Facts, key *LaneKey) *Lane {
+// look makes the key of r's lane for f, and finds the lane; nil if there is
+// none. addressed is that of match.
+func (e *Engine) look(r *rule, key *LaneKey, f *Facts, addressed uint32) *Lane {
 	r.key(key, f)
-	if !r.addressed {
-		return e.find(r.owner, *key, e.hash(r.owner, *key))
+	if addressed&r.bit != 0 {
+		return e.findAddressed(r.owner, key, f.Dest.Addr())
 	}
-	// The text of the address is only kept where a lane has to be made.
+	return e.find(r.owner, key, e.hash(r.owner, e.hashOf(key.Destination), key))
+}
+
+// findAddressed is find for a key whose destination is an address. The text of
+// that, which takes memory, becomes the key's only where there is no lane.
+func (e *Engine) findAddressed(o *owner, k *LaneKey, addr netip.Addr) *Lane {
 	var buf [maxAddrText]byte
-	text := f.Dest.Addr().Unmap().AppendTo(buf[:0])
-	hash := e.hashWith(r.owner, maphash.Bytes(e.seed, text), key)
+	text := addr.Unmap().AppendTo(buf[:0])
+	hash := e.hash(o, maphash.Bytes(e.seed, text), k)
 	for l := e.chain(hash); l != nil; l = l.next.Load() {
-		if l.hash == hash && l.owner == r.owner && l.Key.Destination == string(text) && l.Key.Exit == key.Exit &&
-			l.Key.Session == key.Session && l.Key.Path == key.Path {
+		if l.hash == hash && l.owner == o && l.Key.Destination == string(text) && l.Key.Exit == k.Exit &&
+			l.Key.Session == k.Session && l.Key.Path == k.Path {
 			return l
 		}
 	}
-	key.Destination = string(text)
+	k.Destination = string(text)
 	return nil
 }
 
@@ -432,16 +434,16 @@ func pathKey(p string) string {
 	return p[:min(len(p), maxPathKey)]
 }
 
-func (e *Engine) hash(o *owner, k LaneKey) uint64 {
-	var destination uint64
-	if k.Destination != "" {
-		destination = maphash.String(e.seed, k.Destination)
+// hashOf is the hash of a destination.
+func (e *Engine) hashOf(destination string) uint64 {
+	if destination == "" {
+		return 0
 	}
-	return e.hashWith(o, destination, &k)
+	return maphash.String(e.seed, destination)
 }
 
-// hashWith is hash where that of the destination is known.
-func (e *Engine) hashWith(o *owner, destination uint64, k *LaneKey) uint64 {
+// hash is that of a key, whose destination has a hash already.
+func (e *Engine) hash(o *owner, destination uint64, k *LaneKey) uint64 {
 	h := o.number*0x9e3779b97f4a7c15 ^ destination
 	if k.Exit != "" {
 		h = h<<17 | h>>47
@@ -458,7 +460,7 @@ func (e *Engine) hashWith(o *owner, destination uint64, k *LaneKey) uint64 {
 	return h ^ h>>32
 }
 
-func (e *Engine) find(o *owner, k LaneKey, hash uint64) *Lane {
+func (e *Engine) find(o *owner, k *LaneKey, hash uint64) *Lane {
 	for l := e.chain(hash); l != nil; l = l.next.Load() {
 		if l.hash == hash && l.owner == o && l.Key.Destination == k.Destination && l.Key.Exit == k.Exit &&
 			l.Key.Session == k.Session && l.Key.Path == k.Path {
@@ -475,7 +477,7 @@ func (e *Engine) chain(hash uint64) *Lane { return e.table[hash&uint64(len(e.tab
 func (e *Engine) create(r *rule, key LaneKey, label string, now ledger.Time) *Lane {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if l := e.find(r.owner, key, e.hash(r.owner, key)); l != nil {
+	if l := e.find(r.owner, &key, e.hash(r.owner, e.hashOf(key.Destination), &key)); l != nil {
 		return l
 	}
 	r = e.state.Load().rules[r.owner]
@@ -526,7 +528,7 @@ func (e *Engine) newLane(r *rule, key LaneKey, label string, n uint32, cell *led
 	if key.Exit != "" {
 		exit, meter = key.Exit, e.Meter(key.Exit)
 	}
-	l := &Lane{Key: key, Number: n, Cell: cell, Label: label, Meter: meter, id: key.String(), owner: r.owner, hash: e.hash(r.owner, key)}
+	l := &Lane{Key: key, Number: n, Cell: cell, Label: label, Meter: meter, id: key.String(), owner: r.owner, hash: e.hash(r.owner, e.hashOf(key.Destination), &key)}
 	l.configure(r.Budget, now)
 	l.used.Store(uint64(now))
 	l.Tally = e.Tally(label, exit)

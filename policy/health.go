@@ -49,23 +49,22 @@ func (e *Engine) Choose(k *Picker, key PickKey, f *Facts, now ledger.Time) Choic
 // that all exits share say nothing of one of them, and those that only measure
 // hold nobody. Makes no lane; does not allocate.
 func (e *Engine) Health(f *Facts, now ledger.Time) (h Health) {
-	var rules [MaxShapes]matched
-	n := e.match(f, ForOpaque, &rules) // which spends what each kind of request may
-	for i := range rules[:n] {
-		r := &rules[i]
+	var rules [MaxShapes]*rule
+	var labels [MaxShapes]string
+	n, addressed := e.match(f, ForOpaque, &rules, &labels) // which spends what each kind of request may
+	for _, r := range rules[:n] {
 		if r.Per&PerExit == 0 && (r.Per&PerSession == 0 || f.Session == "") {
 			continue
 		}
 		var key LaneKey
-		r.key(&key, f)
-		l := e.look(r, f, &key)
+		l := e.look(r, &key, f, addressed)
 		if l == nil || !l.Enforced() || l.renewed(f.Lifetime, now) || !l.Blocked(now) {
 			continue
 		}
 		h.Closed = true
 		// Those who wait there go first.
 		h.Until = max(h.Until, now.Add(l.After(now, uint64(max(0, l.Waiting.Load())))))
-		h.Trouble = h.Trouble || key.Destination == ""
+		h.Trouble = h.Trouble || l.Key.Destination == ""
 	}
 	return h
 }

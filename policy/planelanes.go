@@ -155,7 +155,7 @@ func (e *Engine) Adopt(key LaneKey, n uint32, now ledger.Time) (*Lane, error) {
 	case !r.shapes(key):
 		return fail(nil, errShape)
 	}
-	if l := e.find(r.owner, key, e.hash(r.owner, key)); l != nil {
+	if l := e.find(r.owner, &key, e.hash(r.owner, e.hashOf(key.Destination), &key)); l != nil {
 		if l.Number != n {
 			return fail(l, ErrOtherCell)
 		}

@@ -262,8 +262,8 @@ func TestSelectAddressed(t *testing.T) {
 		}
 	}
 	e.Find("r/10.1.2.3/direct").Cell.Close(t0.Add(time.Minute))
-	if h := e.Health(&Facts{Host: "z.example", Dest: netip.MustParseAddrPort("10.1.2.3:22")}, t0); !h.Closed {
-		t.Error("Health does not see that the lane of the address is closed")
+	if h := e.Health(&Facts{Host: "z.example", Dest: netip.MustParseAddrPort("10.1.2.3:22")}, t0); !h.Closed || h.Trouble {
+		t.Errorf("Health = %+v, want that the lane of the address is closed, and no trouble of the exit", h)
 	}
 }
 

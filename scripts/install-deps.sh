@@ -3,7 +3,7 @@
 
 # Installs the Debian packages that a make target needs:
 #
-#	install-deps.sh demo|test|bench|profile|generate|lint ...
+#	install-deps.sh demo|test|vm|bench|profile|generate|lint ...
 #
 # Quick and silent when everything is there. Servers that come with a package
 # (nginx, haproxy) are installed for tests to start by themselves; they
@@ -19,6 +19,7 @@ declare -A needs=(
 	[bench]="gcc=gcc nginx=nginx haproxy=haproxy wrk=wrk curl=curl"
 	[generate]="clang-19=clang-19 llvm-strip-19=llvm-19"
 	[profile]="perf=linux-perf"
+	[vm]="qemu-system-x86_64=qemu-system-x86 xz=xz-utils curl=curl wget=wget dpkg-deb=dpkg"
 	[lint]="gcc=gcc shellcheck=shellcheck clang-format-19=clang-format-19"
 )
 # Targets that work without what they need, only less well.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/egressd/egressd/cmd/egressd/internal/web"
 	"github.com/egressd/egressd/loader"
+	"github.com/egressd/egressd/metrics/web"
 	"github.com/egressd/egressd/policy/config"
 )
 

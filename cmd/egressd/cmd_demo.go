@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"os/signal"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -24,6 +25,7 @@ type demoOptions struct {
 	json       bool
 	png        string
 	prometheus string
+	span       time.Duration
 }
 
 func newDemoCommand(e *env) *cobra.Command {
@@ -42,8 +44,13 @@ Prometheus, what the dashboard's queries make of the same runs. That takes a
 minute.`,
 		Args: cobra.NoArgs,
 		RunE: does(func(cmd *cobra.Command, _ []string) error {
-			if o.png == "" && cmd.Flags().Changed("prometheus") {
+			switch {
+			case o.png == "" && cmd.Flags().Changed("prometheus"):
 				return usagef("--prometheus needs --png: nothing else asks it")
+			case o.png == "" && cmd.Flags().Changed("for"):
+				return usagef("--for needs --png: the rest takes as long as it takes")
+			case o.span < minPicture || o.span > maxPicture:
+				return usagef("--for %v: must be from %v to %v", o.span, minPicture, maxPicture)
 			}
 			if o.png != "" && !cmd.Flags().Changed("prometheus") {
 				o.prometheus, _ = exec.LookPath("prometheus") // then the picture does without
@@ -54,8 +61,16 @@ minute.`,
 	jsonFlag(cmd, &o.json)
 	cmd.Flags().StringVar(&o.png, "png", "", "draw a stampede, measured and held, into this file")
 	cmd.Flags().StringVar(&o.prometheus, "prometheus", "", "Prometheus that --png asks, empty for none (default the one in $PATH)")
+	cmd.Flags().DurationVar(&o.span, "for", demo.PictureSpan, "how long each of the two runs of --png takes")
 	return cmd
 }
+
+// Bounds of --for: below there is nothing to see, and above no column of the
+// picture is as wide as a pixel.
+const (
+	minPicture = 5 * time.Second
+	maxPicture = 5 * time.Minute
+)
 
 func (e *env) demo(ctx context.Context, o demoOptions) error {
 	// Ten seconds of watching only to learn that the rest needs root would be
@@ -83,6 +98,7 @@ func (e *env) demo(ctx context.Context, o demoOptions) error {
 			return startDemoGuard(ctx, cfg, execOptions{limits: []string{limit}, metrics: metrics}, enforce)
 		},
 		Prometheus: o.prometheus,
+		Span:       o.span,
 	}
 	if !o.json {
 		d.Progress = func(what string) { _, _ = fmt.Fprintln(e.stdout, what) }

@@ -31,15 +31,22 @@ func newDiagnoseCommand(e *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diagnose [DESTINATION]",
 		Short: "find out why requests are refused with 429",
-		Long: `diagnose watches the daemon for some seconds, asks what it remembers of the last
-hour, and weighs that against the causes that refusals have: several processes
-that are each within the limit while their sum is not, a budget above what the
-origin allows, an exit that others use, windows of the origin's clock, clients
-that answer refusals with more requests, traffic that goes past egressd, TLS that
-nobody sees into, and refusals of egressd itself.
+		Long: `diagnose watches the daemon for some seconds, listens to single requests meanwhile,
+asks what it remembers of the last hour, and weighs that against the causes that
+refusals have, in this order: traffic that goes past egressd, 429s of egressd
+itself, several processes that are each within the limit while their sum is not, a
+limit that is written too high, an exit that others use, clients that answer
+refusals with more requests, bursts by the windows of a clock, delays that grow
+round by round, trouble of the exit, challenges of a WAF, TLS that nobody sees into.
 
-Each finding says what was seen, how sure it is, and what to do. DESTINATION, a
-host or a label as egressd exits lists it, leaves the rest out.`,
+Each finding says what was seen, how sure it is (certain: counted; likely: the
+numbers fit it better than other causes; possible: there are few of them), and what
+to do, with the lines for the policy file where lines help. Nothing needs a policy
+for the destination: a budget that measures, as in
+budgets: [{name: look, rate: 1000/s, mode: shadow}], is enough.
+
+DESTINATION, a host, a lane or a label as egressd exits lists it, leaves the rest
+out.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: does(func(cmd *cobra.Command, args []string) error {
 			if o.span < 0 || o.span > maxWatch {

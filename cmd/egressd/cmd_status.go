@@ -85,7 +85,11 @@ func formatStatus(s admin.Status, now time.Time) string {
 	row("now", "%d lanes, %d connections, %d requests waiting", s.Lanes, s.Flows, s.Waiting)
 	row("exits", "%s", formatUsing(s.Exits))
 	if s.Metrics != "" {
-		row("metrics", "http://%s/metrics", s.Metrics)
+		scheme := "http"
+		if s.MetricsTLS {
+			scheme = "https"
+		}
+		row("metrics", "%s://%s/metrics", scheme, s.Metrics)
 	}
 	return out.String()
 }

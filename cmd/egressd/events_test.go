@@ -3,8 +3,16 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/egressd/egressd/cmd/egressd/internal/admin"
 )
 
 func TestParseSince(t *testing.T) {
@@ -43,5 +51,52 @@ func TestParseSince(t *testing.T) {
 		if got, err := parseSince(text, now); err == nil || err.Error() != want {
 			t.Errorf("%q: got %v and error %v, want %s", text, got, err, want)
 		}
+	}
+}
+
+// TestEventsAreExplained holds that docs/EVENTS.md has every kind and every
+// field of events, and that its sample is of events.
+func TestEventsAreExplained(t *testing.T) {
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join("../..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	text := read("docs/EVENTS.md")
+	kinds := regexp.MustCompile(`EventKind = "(\w+)"`).FindAllStringSubmatch(read("policy/event.go"), -1)
+	if len(kinds) < 10 {
+		t.Fatalf("got kinds %v: this test looks in the wrong place", kinds)
+	}
+	known := map[string]bool{}
+	for _, k := range kinds {
+		known[k[1]] = true
+		if !strings.Contains(text, "\n| `"+k[1]+"` |") {
+			t.Errorf("the kind %s is not explained", k[1])
+		}
+	}
+	shape := reflect.TypeFor[admin.Event]()
+	for i := range shape.NumField() {
+		name, _, _ := strings.Cut(shape.Field(i).Tag.Get("json"), ",")
+		if !strings.Contains(text, "`"+name+"`") {
+			t.Errorf("the field %s is not explained", name)
+		}
+	}
+	_, sample, _ := strings.Cut(text, "```json\n")
+	sample, _, _ = strings.Cut(sample, "```")
+	n := 0
+	for line := range strings.Lines(sample) {
+		dec := json.NewDecoder(strings.NewReader(line))
+		dec.DisallowUnknownFields()
+		var ev admin.Event
+		if err := dec.Decode(&ev); err != nil || !known[ev.Kind] {
+			t.Errorf("%v in %s", err, line)
+		}
+		n++
+	}
+	if n < 5 {
+		t.Errorf("the sample has %d events", n)
 	}
 }

@@ -147,6 +147,9 @@ func TestFormatEvent(t *testing.T) {
 		{admin.Event{Time: at, Kind: "reload"}, "03:04:05.678 reload"},
 		{admin.Event{Time: at, Kind: "penalty", Lane: "a/b/c", Wait: 3, Detail: "limited\x1b[2J"},
 			"03:04:05.678 penalty       a/b/c 3s limited?[2J"},
+		{admin.Event{Time: at, Kind: "cooldown", Lane: "a/b/c", Wait: 3, Extended: true, Suppressed: 7}, "03:04:05.678 cooldown+     a/b/c 3s (and 7 before)"},
+		{admin.Event{Time: at, Kind: "ramp", Lane: "a/b/c", Rate: 0.123456}, "03:04:05.678 ramp          a/b/c 0.1235/s"},
+		{admin.Event{Time: at, Kind: "untouched", Count: 3, Detail: "heartbeat"}, "03:04:05.678 untouched     3× heartbeat"},
 	} {
 		if got := formatEvent(tt.ev); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)

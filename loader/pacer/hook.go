@@ -268,7 +268,8 @@ func (k *hooks) dropClsact(d *device) error {
 			return nil
 		}
 	}
-	if err := k.h.QdiscDel(newClsact(d)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENODEV) {
+	err := k.h.QdiscDel(newClsact(d))
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("remove clsact of %s: %w", d.name, err)
 	}
 	return nil

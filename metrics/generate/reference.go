@@ -25,8 +25,15 @@ family shows. ` + "`exit`" + ` is as in ` + "`egressd exits`" + `; lanes of budg
 **Histograms.** Both have classic buckets. Where the type says native, a server that scrapes native histograms gets those instead, and queries leave
 out ` + "`_bucket` and `le`" + `.
 
-**Cost.** A scrape of 10 000 lanes takes some 30 ms of one processor, compressed; with ` + "`metrics: {web_config_file: /etc/egressd/web.yml}`" + ` it takes TLS and a
-login as those of other exporters do: [METRICS of the policy file](#tls-and-logins). Exemplars are not written.
+**TLS and logins.** ` + "`metrics: {web_config_file: /etc/egressd/web.yml}`" + ` names a file as other exporters have it
+([its keys](https://prometheus.io/docs/prometheus/latest/configuration/https/)): everything at the address, the live page too, is then behind it. Unlike theirs, it is
+read at the start and at each reload, and if it is wrong the one before stays in force; the certificate and key that it names are read for each
+connection. ` + "`egressd check`" + ` looks at it, too.
+
+` + "```yaml\ntls_server_config: {cert_file: metrics.crt, key_file: metrics.key}   # relative to the folder of this file\nbasic_auth_users: {prometheus: \"$2y$10$…\"}                          # htpasswd -nBC 10 prometheus\n```" + `
+
+**Cost.** A scrape of 10 000 lanes takes some 30 ms of one processor, reading the lanes and compressing the answer included. At most four are answered at
+once. There are no exemplars.
 
 **Rules and dashboard.** [metrics/rules/egressd.rules.yml](../metrics/rules/egressd.rules.yml) has recording and alert rules, each with a sentence on
 what to do; [metrics/dashboard/node-egress.json](../metrics/dashboard/node-egress.json) is the Grafana dashboard "Node egress by exit": import

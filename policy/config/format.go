@@ -14,8 +14,9 @@ import (
 // Format writes a budget as the policy file would have it, under "budgets:" and
 // indented by two: what differs from the defaults, in the order of the
 // documentation. Parse reads the same budget out of it, where the file has the
-// dialect that it names, if that is none of the built-in ones. The first of
-// notes stands above it as comments.
+// dialect that it names, if that is none of the built-in ones, and does not set
+// tls for all budgets, which one of passthrough leaves to it. Notes stand above it
+// as comments.
 func Format(b *policy.Budget, notes ...string) string {
 	var out strings.Builder
 	out.WriteString("budgets:\n")

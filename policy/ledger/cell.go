@@ -128,14 +128,10 @@ func (c *Cell) Take(now Time, cost uint64) (g Grant, wait time.Duration, granted
 	// below closes the lane before it changes the epoch, so that no unit is
 	// ever counted to an epoch that began after it was taken.
 	g.Epoch = c.Epoch.Load()
-	for f := c.Flags.Load(); f&FlagHalf != 0 && !g.Probe; f = c.Flags.Load() {
-		if wait = c.wait(now, cost); wait > 0 {
+	if c.Flags.Load()&FlagHalf != 0 {
+		if wait, g.Probe = c.takeProbe(now, cost); !g.Probe {
 			return Grant{}, wait, false
 		}
-		if f&FlagProbing != 0 {
-			return Grant{}, 0, false
-		}
-		g.Probe = c.Flags.CompareAndSwap(f, f|FlagProbing) // else look again: another flag may have changed
 	}
 	for {
 		if until := Time(c.OpenUntil.Load()); now < until {
@@ -158,6 +154,20 @@ func (c *Cell) Take(now Time, cost uint64) (g Grant, wait time.Duration, granted
 		c.EndProbe()
 	}
 	return Grant{}, c.wait(now, cost), false
+}
+
+// takeProbe makes the caller the probe, if the lane is ready for one and none is
+// under way. If not, wait is as in Acquire.
+func (c *Cell) takeProbe(now Time, cost uint64) (wait time.Duration, ok bool) {
+	for {
+		f := c.Flags.Load()
+		if wait = c.wait(now, cost); wait > 0 || f&FlagProbing != 0 {
+			return wait, false
+		}
+		if c.Flags.CompareAndSwap(f, f|FlagProbing) {
+			return 0, true
+		}
+	}
 }
 
 // room is how far TAT may be ahead for cost units to be granted at once.

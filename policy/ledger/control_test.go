@@ -4,8 +4,6 @@ package ledger
 
 import (
 	"math"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -556,37 +554,5 @@ func TestQueuedStays(t *testing.T) {
 		if tt.touch(c); (c.Flags.Load()&FlagQueued == 0) != tt.gone {
 			t.Errorf("%s: flags = %b, want it gone: %v", tt.name, c.Flags.Load(), tt.gone)
 		}
-	}
-}
-
-// The probe of a lane is taken once, however often its queue empties and fills
-// at the same time.
-func TestQueuedBesideProbe(t *testing.T) {
-	c := newCell(sec, 1)
-	for round := range 200 {
-		now := t0.Add(time.Duration(round) * time.Minute)
-		c.Penalize(now, uint64(round), now, 1, 0)
-		now = now.Add(30 * sec)
-		var probes atomic.Int64
-		var all sync.WaitGroup
-		all.Go(func() {
-			for i := range 200 {
-				c.SetQueued(i%2 == 0)
-			}
-		})
-		for range 2 {
-			all.Go(func() {
-				if g, wait, ok := c.Take(now, 1); ok && g.Probe {
-					probes.Add(1)
-				} else if ok || wait != 0 && !c.Probing() {
-					t.Errorf("round %d: granted %v, wait %v: neither the probe nor told of it", round, ok, wait)
-				}
-			})
-		}
-		all.Wait()
-		if n := probes.Load(); n != 1 {
-			t.Fatalf("round %d: %d probes, want 1", round, n)
-		}
-		c.Reward(now, uint64(round)+1, 1)
 	}
 }

@@ -398,8 +398,11 @@ func byKeyboard(t *testing.T, p *tab) {
 		t.Errorf("got %s, want one order, and the focus where it was", got)
 	}
 	p.tabTo(t, `el.dataset.sort === "sent"`)
+	ordered := p.text(t, "document.body.dataset.state")
 	p.press(t, "Space")
 	p.until(t, `document.querySelector("[data-sort=sent]").parentElement.ariaSort === "descending" && `+heading+`.ariaSort === null`)
+	// What was asked for is shown before the page stands still.
+	p.until(t, fmt.Sprintf(`document.body.dataset.state !== %q && document.body.dataset.asked === undefined`, ordered))
 
 	// Who pauses reads what stands still.
 	p.eval(t, `document.querySelector("#pause").focus()`, nil)

@@ -25,6 +25,13 @@ type prometheus struct {
 // until it has scraped addr.
 func startPrometheus(t testing.TB, addr string, flags ...string) *prometheus {
 	t.Helper()
+	return startScraping(t, fmt.Sprintf("{job_name: egressd, static_configs: [{targets: [%q]}]}", addr), `up == 1`, flags...)
+}
+
+// startScraping is startPrometheus with jobs to scrape, and waits until a query
+// has an answer.
+func startScraping(t testing.TB, jobs, until string, flags ...string) *prometheus {
+	t.Helper()
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		t.Fatalf("%v: scripts/install-deps.sh test installs it", err)
 	}
@@ -36,9 +43,8 @@ func startPrometheus(t testing.TB, addr string, flags ...string) *prometheus {
 	mustWrite(t, filepath.Join(dir, "prometheus.yml"), fmt.Sprintf(`
 global: {scrape_interval: 500ms, evaluation_interval: 1s}
 rule_files: [%s]
-scrape_configs:
-  - {job_name: egressd, static_configs: [{targets: [%q]}]}
-`, rules, addr))
+scrape_configs: [%s]
+`, rules, jobs))
 	// It cannot be asked which port it took, so it is told one.
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -60,7 +66,7 @@ scrape_configs:
 			return false
 		}
 		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK && len(p.query(t, `up == 1`)) == 1
+		return resp.StatusCode == http.StatusOK && len(p.query(t, until)) > 0
 	})
 	return p
 }

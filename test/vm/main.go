@@ -127,7 +127,7 @@ func (c cargo) test(out io.Writer, dir string, k fetched) (*result, error) {
 	defer transcript.Close()
 	r := newResult(k.label, c.suites)
 	begin := time.Now()
-	err = m.boot(func(f frame.Frame) {
+	cpu, err := m.boot(func(f frame.Frame) {
 		switch f.Kind {
 		case frame.Boot:
 			fmt.Fprintf(out, "%s: init runs after %.1f s\n", k.label, time.Since(begin).Seconds())
@@ -138,7 +138,7 @@ func (c cargo) test(out io.Writer, dir string, k fetched) (*result, error) {
 		// All that comes, to be read by people when something is odd.
 		fmt.Fprint(transcript, f.Text)
 	})
-	r.elapsed = time.Since(begin)
+	r.elapsed, r.cpu = time.Since(begin), cpu
 	if err := r.close(err); err != nil {
 		return nil, err
 	}

@@ -36,10 +36,13 @@ type module struct {
 func modulesOf(dir string, names []string) (order []module, builtin []string, err error) {
 	paths := map[string]string{}
 	err = filepath.WalkDir(filepath.Join(dir, "modules"), func(path string, d fs.DirEntry, err error) error {
-		if base, _, ok := strings.Cut(d.Name(), ".ko"); ok && err == nil {
+		if err != nil {
+			return err
+		}
+		if base, _, ok := strings.Cut(d.Name(), ".ko"); ok {
 			paths[moduleName(base)] = path
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("find modules: %w", err)

@@ -126,8 +126,12 @@ func packTestdata(a *initramfs.Archive, from, to string) error {
 }
 
 // packPrograms writes programs of this machine, at the paths that they have
-// here, with the shared libraries that they are linked with.
+// here, with the shared libraries that they are linked with. /bin and the like
+// lead to /usr, as they do on every Debian since 12.
 func packPrograms(a *initramfs.Archive, programs []string) error {
+	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
+		a.Symlink("/"+dir, "usr/"+dir)
+	}
 	var files []string
 	for _, name := range programs {
 		path, err := exec.LookPath(name)
@@ -141,8 +145,20 @@ func packPrograms(a *initramfs.Archive, programs []string) error {
 		}
 		files = append(files, libraries(string(out))...)
 	}
+	for i, path := range files {
+		// The folder without links; a file that is one is packed as what it
+		// leads to, under its own name.
+		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		files[i] = filepath.Join(dir, filepath.Base(path))
+	}
 	slices.Sort(files)
 	for _, path := range slices.Compact(files) {
+		if !strings.HasPrefix(path, "/usr/") {
+			return fmt.Errorf("tests need %s, which is not below /usr", path)
+		}
 		a.Copy(path, path)
 	}
 	return nil

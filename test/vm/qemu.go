@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -37,9 +36,10 @@ type machine struct {
 	limit     time.Duration
 }
 
-// boot runs the machine until it is off and passes on its frames. The error
-// says why it ended in another way than by itself.
-func (m machine) boot(each func(frame.Frame)) error {
+// boot runs the machine until it is off and passes on its frames. It returns the
+// processor time that it took. The error says why it ended in another way than
+// by itself.
+func (m machine) boot(each func(frame.Frame)) (cpu time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
@@ -61,18 +61,19 @@ func (m machine) boot(each func(frame.Frame)) error {
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return 0, err
 	}
 	readErr := frame.Read(out, each)
 	err = cmd.Wait()
+	cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("not off after %v: the machine hangs", m.limit)
+		return cpu, fmt.Errorf("not off after %v: the machine hangs", m.limit)
 	case err != nil:
-		return fmt.Errorf("qemu: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return cpu, fmt.Errorf("qemu: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
-	return errors.Join(readErr)
+	return cpu, readErr
 }

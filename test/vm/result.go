@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/egressd/egressd/test/vm/frame"
@@ -20,6 +21,7 @@ import (
 type result struct {
 	label, release string
 	elapsed        time.Duration // of the whole machine
+	cpu            time.Duration // of this machine's processors: what the other would have taken on an idle one, but for waiting
 	suites         []*suiteResult
 	faults         []string // what is wrong besides tests: each one fails the kernel
 	done           bool     // the machine came to its end
@@ -136,14 +138,27 @@ type event struct {
 	Elapsed              float64 // seconds
 }
 
-// convert makes events of what a test binary printed, by the go command's own
-// reader of it.
+// test2json is the path of the go command's own reader of what test binaries
+// print.
+var test2json = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("go", "tool", "-n", "test2json").Output()
+	if err != nil {
+		return "", fmt.Errorf("find test2json: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+})
+
+// convert makes events of what a test binary printed.
 func convert(text string) (events []event, err error) {
-	cmd := exec.Command("go", "tool", "test2json")
+	path, err := test2json()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(path)
 	cmd.Stdin = strings.NewReader(text)
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("go tool test2json: %w", err)
+		return nil, fmt.Errorf("test2json: %w", err)
 	}
 	return parseEvents(strings.NewReader(string(out)))
 }

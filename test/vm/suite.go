@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,6 +19,7 @@ import (
 // suite is a line of tests.txt: the tests of one package, and what they need.
 type suite struct {
 	pkg     string         // path from the module's root
+	as      string         // what it is called; pkg unless a package is there more than once
 	timeout time.Duration  // of the whole package on one kernel
 	only    *regexp.Regexp // names of tests to run; nil is all
 	skip    *regexp.Regexp // names of tests not to run; nil is none
@@ -43,6 +45,9 @@ func parseSuites(text string) (list []suite, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", i+1, err)
 		}
+		if slices.ContainsFunc(list, func(other suite) bool { return other.as == s.as }) {
+			return nil, fmt.Errorf("line %d: %s is there twice", i+1, s.as)
+		}
 		list = append(list, s)
 	}
 	if len(list) == 0 {
@@ -56,6 +61,7 @@ func parseSuite(words []string) (s suite, err error) {
 		return s, errors.New("want a package and its time limit")
 	}
 	s.pkg = path.Clean(words[0])
+	s.as = s.pkg
 	if s.timeout, err = time.ParseDuration(words[1]); err != nil || s.timeout <= 0 {
 		return s, fmt.Errorf("time limit %q: want a duration above 0", words[1])
 	}
@@ -64,6 +70,8 @@ func parseSuite(words []string) (s suite, err error) {
 		switch {
 		case !ok || value == "":
 			return s, fmt.Errorf("got %q, want key=value", word)
+		case key == "as":
+			s.as = value
 		case key == "run":
 			s.only, err = regexp.Compile(value)
 		case key == "skip":
@@ -88,10 +96,10 @@ func parseSuite(words []string) (s suite, err error) {
 func (s suite) maySkip(test string) bool { return s.skips != nil && s.skips.MatchString(test) }
 
 // name is what the suite is called in frames and tables.
-func (s suite) name() string { return s.pkg }
+func (s suite) name() string { return s.as }
 
 // dir is where the tests find their package's testdata in the machine.
-func (s suite) dir() string { return "/src/" + s.pkg }
+func (s suite) dir() string { return "/src/" + s.as }
 
 // args of the test binary.
 func (s suite) args() []string {
@@ -115,7 +123,7 @@ func (s suite) wants(test string) bool {
 // build compiles the test binary in dir, static and without the race detector
 // (which needs a C library), and lists its tests.
 func (s suite) build(root, dir string) (p packed, err error) {
-	p = packed{suite: s, binary: filepath.Join(dir, strings.ReplaceAll(s.pkg, "/", "-")+".test")}
+	p = packed{suite: s, binary: filepath.Join(dir, strings.ReplaceAll(s.as, "/", "-")+".test")}
 	cmd := exec.Command("go", "test", "-c", "-o", p.binary, "./"+s.pkg)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

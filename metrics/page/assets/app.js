@@ -11,13 +11,13 @@ import { Stream } from "./stream.js";
 
 const countdowns = new Countdowns();
 const exits = new Exits(countdowns);
-const lanes = new Lanes(countdowns, ask);
+const lanes = new Lanes(countdowns, change);
 const events = new Events();
 const stream = new Stream({ state: took, lost, skipped });
 
 const wanted = { lanes: 100, exits: 12 };
 let last = null; // state
-let paused = false;
+let paused = null; // since when
 let missed = 0;
 
 // ask asks for what the controls say.
@@ -26,6 +26,7 @@ function ask() {
   const words = byId("search").value.trim(), show = byId("show").value;
   if (words) query.set("q", words);
   if (show !== "all") query.set("show", show);
+  missed = 0;
   if (!document.hidden) stream.ask(query.toString());
 }
 
@@ -38,11 +39,13 @@ function took(state) {
   last = state;
   connected();
   // A new order or search is wanted at once, whatever else stands still.
-  if (paused && !other && !pausedAsks) return;
-  pausedAsks = false;
+  if (paused && !other && !asked()) return;
+  delete document.body.dataset.asked;
   draw(state);
 }
-let pausedAsks = false;
+
+// asked tells whether what somebody asked for is still to come. Tests wait for it.
+const asked = () => document.body.dataset.asked !== undefined;
 
 function draw(state) {
   const d = state.daemon;
@@ -85,8 +88,8 @@ function pill(state, words) {
 
 function connected() {
   document.body.classList.remove("lost");
-  countdowns.freeze(paused);
-  if (paused) return;
+  countdowns.freeze(Boolean(paused));
+  if (paused) return pill("paused", `paused at ${clock(paused)}`);
   pill("live", missed ? `live, ${count(missed)} updates missed` : "live");
 }
 
@@ -101,15 +104,13 @@ function skipped(n) {
 }
 
 function pause(on) {
-  paused = on;
+  paused = on ? new Date() : null;
   attr(byId("pause"), "aria-pressed", on);
   text(byId("pause"), on ? "Resume" : "Pause");
   countdowns.freeze(on);
-  if (on) pill("paused", `paused at ${clock(new Date())}`);
-  else if (last && !document.body.classList.contains("lost")) {
-    connected();
-    draw(last);
-  }
+  if (!last || document.body.classList.contains("lost")) return;
+  connected();
+  if (!on) draw(last);
 }
 
 // Controls.
@@ -119,7 +120,7 @@ byId("search").addEventListener("input", () => {
   typing = setTimeout(change, 200);
 });
 function change() {
-  pausedAsks = true;
+  document.body.dataset.asked = "";
   ask();
 }
 byId("show").addEventListener("change", change);
@@ -128,8 +129,6 @@ document.querySelector("form").addEventListener("submit", (event) => {
   clearTimeout(typing);
   change();
 });
-byId("lanes").tHead.addEventListener("click", () => { pausedAsks = true; }, true);
-byId("sort").addEventListener("change", () => { pausedAsks = true; }, true);
 byId("pause").addEventListener("click", () => pause(!paused));
 byId("lanes-more").addEventListener("click", () => {
   wanted.lanes = Math.min(500, wanted.lanes + 200);

@@ -36,7 +36,7 @@ function wholes(top) {
 }
 
 // ago are the marks of time that have room.
-const ago = [[120, "2 min ago"], [60, "1 min ago"], [30, "30 s"], [0, "now"]];
+const ago = [[120, "2 min ago"], [60, "1 min ago"], [30, "30 s ago"], [0, "now"]];
 
 export class Plot {
   /** hover is told of the second under the pointer: (counts, seconds ago), or of none. */
@@ -60,7 +60,7 @@ export class Plot {
       axes: [
         {
           ...axis, size: 20, gap: 2, grid: { show: false },
-          splits: (u) => ago.map(([s]) => this.until - s).filter((at) => at >= u.scales.x.min + 5),
+          splits: (u) => ago.map(([s]) => this.until - s).filter((at) => at >= u.scales.x.min + 9),
           values: (u, at) => at.map((x) => ago.find(([s]) => Math.abs(this.until - s - x) < 0.5)?.[1] ?? ""),
         },
         {

@@ -80,7 +80,7 @@ func (t *teller) exec(r frame.Run) (code int, err error) {
 	}()
 	timer := time.AfterFunc(r.Timeout, func() {
 		t.fault(r.Name, fmt.Sprintf("not done after %v: killed", r.Timeout))
-		unix.Kill(-1, unix.SIGKILL)
+		killEveryone()
 	})
 	defer timer.Stop()
 	status, err := reap(pid)
@@ -91,7 +91,7 @@ func (t *teller) exec(r frame.Run) (code int, err error) {
 	select {
 	case <-printed:
 	case <-time.After(grace):
-		unix.Kill(-1, unix.SIGKILL)
+		killEveryone()
 		t.fault(r.Name, "something held its output after its end: killed")
 		<-printed
 	}
@@ -153,6 +153,17 @@ func reap(pid int) (syscall.WaitStatus, error) {
 	}
 }
 
+// killEveryone kills every process but this one. Whoever is not process 1 has no
+// machine of its own to do that to.
+func killEveryone() {
+	if os.Getpid() != 1 {
+		panic("not process 1")
+	}
+	if err := unix.Kill(-1, unix.SIGKILL); err != nil && err != unix.ESRCH {
+		fmt.Fprintln(os.Stderr, "init: kill:", err)
+	}
+}
+
 // killAll ends every process but this one and names them.
 func killAll() (names []string) {
 	for {
@@ -163,7 +174,7 @@ func killAll() (names []string) {
 		if names == nil {
 			names = left
 		}
-		unix.Kill(-1, unix.SIGKILL)
+		killEveryone()
 		for {
 			if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err == syscall.EINTR || err == nil && pid > 0 {
 				continue

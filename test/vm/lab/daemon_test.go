@@ -70,12 +70,12 @@ func newDaemon(t testing.TB, budgets string) *daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if d.pid != 0 {
-			d.stop(t)
-		}
 		if t.Failed() {
 			log, _ := os.ReadFile(d.log)
 			t.Logf("egressd run:\n%s", log)
+		}
+		if d.pid != 0 {
+			d.stop(t)
 		}
 		if err := os.RemoveAll(pins); err != nil {
 			t.Errorf("remove pins: %v", err)
@@ -113,16 +113,22 @@ func (d *daemon) start(t testing.TB) {
 		t.Fatalf("got process %d as the daemon's parent, want 1", got)
 	}
 	text := make([]byte, 4096)
-	if err := notify.SetReadDeadline(time.Now().Add(60 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		n, err := notify.Read(text)
-		if err != nil {
-			t.Fatalf("waiting for the daemon to be ready: %v", err)
+	for end := time.Now().Add(60 * time.Second); ; {
+		if err := notify.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+			t.Fatal(err)
 		}
-		if strings.Contains(string(text[:n]), "READY=1") {
+		n, err := notify.Read(text)
+		switch {
+		case err == nil && strings.Contains(string(text[:n]), "READY=1"):
 			return
+		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+			t.Fatal(err)
+		case d.ended(t, 0):
+			unix.Close(d.pidfd)
+			d.pid = 0
+			t.Fatal("the daemon ended before it was ready")
+		case time.Now().After(end):
+			t.Fatal("the daemon is not ready after 60 s")
 		}
 	}
 }
@@ -168,16 +174,8 @@ func (d *daemon) kill(t testing.TB) {
 // with it.
 func (d *daemon) gone(t testing.TB) {
 	t.Helper()
-	fds := []unix.PollFd{{Fd: int32(d.pidfd), Events: unix.POLLIN}}
-	for {
-		n, err := unix.Poll(fds, 30_000)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if n != 1 || err != nil {
-			t.Fatalf("waiting 30 s for the end of the daemon: %d, %v", n, err)
-		}
-		break
+	if !d.ended(t, 30*time.Second) {
+		t.Fatal("the daemon has not ended after 30 s")
 	}
 	unix.Close(d.pidfd)
 	d.pid = 0
@@ -187,6 +185,21 @@ func (d *daemon) gone(t testing.TB) {
 		left = programs(t)
 		return len(left) == 0
 	})
+}
+
+// ended reports whether the daemon's process ends within a time.
+func (d *daemon) ended(t testing.TB, within time.Duration) bool {
+	t.Helper()
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(d.pidfd), Events: unix.POLLIN}}, int(within.Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
+	}
 }
 
 // programs lists those at the root cgroup.

@@ -5,6 +5,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"runtime"
 
@@ -76,6 +77,44 @@ func up(name string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("bring %s up: %w", name, err)
+	}
+	return nil
+}
+
+// OwnNetns is the namespace of the calling thread, which is the process's unless
+// the caller changed it. The caller closes it.
+//
+// It is not that of /proc/self: the process's first thread may be one that Do
+// used, which Go keeps for good.
+func OwnNetns() (*Netns, error) {
+	file, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	return &Netns{file}, nil
+}
+
+// Remove removes a device of this process's namespace.
+func Remove(device string) error {
+	link, err := netlink.LinkByName(device)
+	if err == nil {
+		err = netlink.LinkDel(link)
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", device, err)
+	}
+	return nil
+}
+
+// DefaultRoute leads all that has no other route by a device of this process's
+// namespace.
+func DefaultRoute(device string, via netip.Addr) error {
+	link, err := netlink.LinkByName(device)
+	if err == nil {
+		err = netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: via.AsSlice()})
+	}
+	if err != nil {
+		return fmt.Errorf("default route by %s: %w", device, err)
 	}
 	return nil
 }

@@ -10,13 +10,14 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // SYN is the first packet of a connection, or the same sent again.
 type SYN struct {
-	At       Mono // when it was read from the device; it was there before
+	At       Mono // when the kernel had it at the device
 	From, To netip.AddrPort
 }
 
@@ -49,6 +50,10 @@ func (n *Netns) Hear(device string) (*Ear, error) {
 		}
 		all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
 		if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Index}); err != nil {
+			unix.Close(fd)
+			return err
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
 			unix.Close(fd)
 			return err
 		}
@@ -89,22 +94,53 @@ func (e *Ear) Close() error {
 }
 
 func (e *Ear) listen() {
+	conn, err := e.socket.SyscallConn()
+	if err != nil {
+		return // it is closed
+	}
 	packet := make([]byte, 256) // more than any header that is read
+	control := make([]byte, 256)
 	for {
-		n, err := e.socket.Read(packet)
-		at := Now()
-		if errors.Is(err, unix.ENETDOWN) {
-			continue // the device went down; it may come up again
-		}
+		var n, controls int
+		var failed error
+		err := conn.Read(func(fd uintptr) bool {
+			n, controls, _, _, failed = unix.Recvmsg(int(fd), packet, control, 0)
+			return !errors.Is(failed, unix.EAGAIN)
+		})
 		if err != nil {
 			return
 		}
+		if errors.Is(failed, unix.ENETDOWN) || errors.Is(failed, unix.EINTR) {
+			continue // the device went down; it may come up again
+		}
+		if failed != nil {
+			return
+		}
 		if from, to, ok := parseSYN(packet[:n]); ok {
+			at := stamp(control[:controls])
 			e.mu.Lock()
 			e.syns = append(e.syns, SYN{at, from, to})
 			e.mu.Unlock()
 		}
 	}
+}
+
+// stamp is the time that the kernel noted for a packet. It is of another clock,
+// which is compared with ours now.
+func stamp(control []byte) Mono {
+	now := Now()
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return now
+	}
+	for _, m := range messages {
+		if m.Header.Level != unix.SOL_SOCKET || m.Header.Type != unix.SO_TIMESTAMPNS || len(m.Data) < 16 {
+			continue
+		}
+		noted := time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:])))
+		return now - Mono(time.Now().Round(0).Sub(noted))
+	}
+	return now
 }
 
 // parseSYN reads an IP packet, or the beginning of one. ok says that it is a

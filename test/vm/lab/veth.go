@@ -23,8 +23,10 @@ type End struct {
 // a qdisc of its own a device sends at once.
 func Join(a, b End) error {
 	err := a.Netns.Do(func() error {
+		attrs := netlink.NewLinkAttrs() // with the usual length of a queue
+		attrs.Name = a.Name
 		link := &netlink.Veth{
-			LinkAttrs:     netlink.LinkAttrs{Name: a.Name},
+			LinkAttrs:     attrs,
 			PeerName:      b.Name,
 			PeerNamespace: netlink.NsFd(b.Netns.file.Fd()),
 		}

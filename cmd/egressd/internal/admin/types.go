@@ -55,6 +55,8 @@ type Status struct {
 	Flows   int       `json:"flows"`
 	Exits   Using     `json:"exits"`
 	Metrics string    `json:"metrics,omitempty"` // address
+	// MetricsTLS says that the metrics are there by https.
+	MetricsTLS bool `json:"metrics_tls,omitempty"`
 }
 
 // Config is the policy in force.

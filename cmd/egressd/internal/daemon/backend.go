@@ -43,7 +43,7 @@ func (b backend) Status() admin.Status {
 		s.Waiting += l.Waiting.Load()
 	}
 	if d.metrics != nil {
-		s.Metrics = d.metrics.Addr().String()
+		s.Metrics, s.MetricsTLS = d.metrics.Addr().String(), d.web.TLS()
 	}
 	if gates, err := d.kernel.Gates(); err != nil {
 		d.log.Warn("status without gates", "err", err)

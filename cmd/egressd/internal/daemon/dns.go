@@ -5,13 +5,13 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/loader/dns"
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/policy/ledger"
@@ -211,6 +211,7 @@ type DNSCounts struct {
 	Nothing   uint64 // told none
 	Malformed uint64
 	Table     nametable.Counts
+	Program   loader.Program // what reading costs
 }
 
 // DNS counts. All is zero where answers are not read.
@@ -223,10 +224,14 @@ func (d *dnsNames) count() (c DNSCounts, err error) {
 	d.mu.Unlock()
 	d.applying.Lock()
 	defer d.applying.Unlock()
-	if d.reader != nil {
-		if c.Kernel, err = d.reader.Counts(); err != nil {
-			return DNSCounts{}, fmt.Errorf("count DNS answers: %w", err)
-		}
+	if d.reader == nil {
+		return c, nil
+	}
+	if c.Kernel, err = d.reader.Counts(); err != nil {
+		return DNSCounts{}, err
+	}
+	if c.Program, err = d.reader.Program(); err != nil {
+		return DNSCounts{}, err
 	}
 	return c, nil
 }

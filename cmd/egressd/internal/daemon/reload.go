@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/egressd/egressd/cmd/egressd/internal/web"
+	"github.com/egressd/egressd/metrics/web"
 	"github.com/egressd/egressd/policy"
 )
 

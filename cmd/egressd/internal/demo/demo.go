@@ -51,6 +51,8 @@ type Demo struct {
 	Measured func(ctx context.Context, limit string, enforce bool, metrics string) (Guard, error)
 	// Prometheus is the path of a Prometheus that Picture asks; "" for none.
 	Prometheus string
+	// Span is how long each run of Picture takes; 0 means PictureSpan.
+	Span time.Duration
 	// Stderr is for what the processes complain of.
 	Stderr io.Writer
 	// Progress hears what comes next; it may be nil.

@@ -16,7 +16,9 @@ import (
 // is over the limit, and tells them when to come back: so they all come back
 // then.
 const (
-	pictureSpan  = 25 * time.Second
+	// PictureSpan is how long each of the runs takes, if nobody says otherwise.
+	PictureSpan = 25 * time.Second
+
 	picturePause = time.Second // of a worker, between two requests that were served
 	pictureRate  = 10          // requests in a second that the origin allows, and at once
 	pictureRetry = 3 * time.Second
@@ -64,15 +66,18 @@ type Bucket struct {
 // Picture plays the stampede twice. When it returns, also because ctx ended,
 // nothing that it started is left.
 func (d *Demo) Picture(ctx context.Context) (*Picture, error) {
+	if d.Span == 0 {
+		d.Span = PictureSpan
+	}
 	p := Picture{
 		Workers: stampedeProcesses * stampedeClients, Allowed: pictureRate, RetryFor: int(pictureRetry / time.Second),
 	}
 	var err error
-	d.say("%d workers against an origin that allows %d requests per second: %v, only measured", p.Workers, pictureRate, pictureSpan)
+	d.say("%d workers against an origin that allows %d requests per second: %v, only measured", p.Workers, pictureRate, d.Span)
 	if p.Measured, err = d.picture(ctx, false); err != nil {
 		return nil, err
 	}
-	d.say("the same workers, unchanged, held by egressd: %v", pictureSpan)
+	d.say("the same workers, unchanged, held by egressd: %v", d.Span)
 	if p.Held, err = d.picture(ctx, true); err != nil {
 		return nil, err
 	}
@@ -106,14 +111,14 @@ func (d *Demo) picture(ctx context.Context, enforce bool) (r Run, err error) {
 	}
 	begin := time.Now()
 	running, err := d.startWorkers(ctx, guard.Cgroup(), stampedeProcesses,
-		d.clients(origin.port, stampedeClients, picturePause, 2*pictureSpan, "--heed"))
+		d.clients(origin.port, stampedeClients, picturePause, 2*d.Span, "--heed"))
 	if err != nil {
 		return r, err
 	}
 	select {
 	case <-ctx.Done():
 		return r, errors.Join(ctx.Err(), running.stop())
-	case <-time.After(pictureSpan + settle):
+	case <-time.After(d.Span + settle):
 	}
 	record, err := origin.report()
 	if err := errors.Join(err, running.stop()); err != nil {
@@ -122,12 +127,12 @@ func (d *Demo) picture(ctx context.Context, enforce bool) (r Run, err error) {
 	if len(record) == 0 {
 		return r, errors.New("the origin received nothing from the workers")
 	}
-	r = record.Since(pictureSpan).run()
+	r = record.Since(d.Span).run(d.Span)
 	if p != nil {
-		if r.Rate, err = p.rate(ctx, begin, pictureSpan); err != nil {
+		if r.Rate, err = p.rate(ctx, begin, d.Span); err != nil {
 			return r, err
 		}
-		r.Distribution, err = p.distribution(ctx, begin.Add(pictureSpan))
+		r.Distribution, err = p.distribution(ctx, begin.Add(d.Span))
 	}
 	return r, err
 }
@@ -136,8 +141,8 @@ func (d *Demo) picture(ctx context.Context, enforce bool) (r Run, err error) {
 const settle = time.Second
 
 // run counts a record second by second.
-func (r Record) run() Run {
-	out := Run{Requests: len(r), Limited: r.Limited(), MaxInAnySecond: r.MaxInAnySecond(), Seconds: make([]Second, pictureSpan/time.Second)}
+func (r Record) run(span time.Duration) Run {
+	out := Run{Requests: len(r), Limited: r.Limited(), MaxInAnySecond: r.MaxInAnySecond(), Seconds: make([]Second, (span+time.Second-1)/time.Second)}
 	for _, e := range r {
 		s := &out.Seconds[min(int(e.At/time.Second), len(out.Seconds)-1)]
 		if e.Status == http.StatusTooManyRequests {

@@ -309,3 +309,17 @@ func TestListen(t *testing.T) {
 		t.Errorf("got %+v, want what came before the gap, and that it ends there", heard)
 	}
 }
+
+// FuzzCommand holds that arguments which are no script's name are not told.
+func FuzzCommand(f *testing.F) {
+	f.Add("python3", "/usr/bin/python3\x00/srv/worker.py\x00--token\x00secret\x00")
+	f.Add("curl", "curl\x00https://user:secret@a.example/\x00")
+	f.Add("", "\x00\x00")
+	f.Fuzz(func(t *testing.T, comm, cmdline string) {
+		got := command(comm, cmdline)
+		rest, is := strings.CutPrefix(got, comm)
+		if !is || len(rest) > maxScript+1 || strings.ContainsAny(rest, "/\x00") && rest != " /" {
+			t.Errorf("%q, %q: got %q", comm, cmdline, got)
+		}
+	})
+}

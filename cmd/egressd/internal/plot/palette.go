@@ -3,6 +3,7 @@
 package plot
 
 import (
+	"encoding/binary"
 	"image"
 	"image/color"
 )
@@ -27,17 +28,20 @@ func palette() color.Palette {
 // of the other, and no difference that one sees.
 func reduced(img *image.RGBA) *image.Paletted {
 	out := image.NewPaletted(img.Bounds(), palette())
-	known := map[color.RGBA]uint8{}
-	for y := img.Rect.Min.Y; y < img.Rect.Max.Y; y++ {
-		for x := img.Rect.Min.X; x < img.Rect.Max.X; x++ {
-			c := img.RGBAAt(x, y)
-			i, is := known[c]
-			if !is {
-				i = uint8(out.Palette.Index(c))
-				known[c] = i
+	known := map[uint32]uint8{}
+	last, index := uint32(0), uint8(0) // most pixels are like the one before
+	for i := range out.Pix {
+		at := img.Pix[4*i : 4*i+4 : 4*i+4]
+		key := binary.LittleEndian.Uint32(at)
+		if key != last || i == 0 {
+			var is bool
+			if index, is = known[key]; !is {
+				index = uint8(out.Palette.Index(color.RGBA{at[0], at[1], at[2], at[3]}))
+				known[key] = index
 			}
-			out.SetColorIndex(x, y, i)
+			last = key
 		}
+		out.Pix[i] = index
 	}
 	return out
 }

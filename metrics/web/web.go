@@ -69,6 +69,13 @@ func Check(file string) error {
 	return err
 }
 
+// TLS reports whether there is TLS.
+func (c *Config) TLS() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now.fixed.tls
+}
+
 // Close frees the configuration. Nothing may be served any more.
 func (c *Config) Close() error {
 	c.mu.Lock()
