@@ -39,7 +39,7 @@ struct {
 /* A failed compare-and-swap means that somebody else succeeded, so this many
  * in a row do not happen; the verifier wants a bound.
  */
-#define MAX_CAS 64
+#define MAX_CAS 32
 
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 

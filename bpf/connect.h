@@ -269,6 +269,7 @@ static __always_inline bool exit_is_late(struct bpf_sock *sk, const struct contr
  */
 static __noinline bool turn_note(const struct call *c, __u64 at)
 {
+	__u64 cookie = c->cookie;
 	struct turn t = {
 		.at = at,
 		.dest = c->dest,
@@ -276,13 +277,7 @@ static __noinline bool turn_note(const struct call *c, __u64 at)
 		.name = c->target.name,
 	};
 
-	return bpf_map_update_elem(&turns, &c->cookie, &t, BPF_ANY) == 0;
-}
-
-static __always_inline __u32 gate_refuse(struct call *c, int admitted, __u32 gate)
-{
-	c->dropped = admitted == ADMIT_DROPPED;
-	return gate;
+	return bpf_map_update_elem(&turns, &cookie, &t, BPF_ANY) == 0;
 }
 
 /* Whether some rule tells lanes apart by an exit that shows only on the way
@@ -317,12 +312,105 @@ static __noinline int plane_ask(struct plane_set *set, struct call *c, __u32 hol
 	};
 	int answer = guard ? plane_guard(set, &p) : plane_admit(set, &p);
 
-	/* The turn of an earlier connection of this socket is over. */
-	if (answer == ADMIT_GRANTED && hold & HOLD_PACED)
-		bpf_map_delete_elem(&turns, &c->cookie);
+	if (answer == ADMIT_GRANTED && hold & HOLD_PACED) {
+		__u64 cookie = c->cookie;
+
+		/* The turn of an earlier connection of this socket is over. */
+		bpf_map_delete_elem(&turns, &cookie);
+	}
 	if (answer == ADMIT_HELD && !turn_note(c, p.turn))
 		answer = ADMIT_ASK;
+	c->dropped = answer == ADMIT_DROPPED;
 	return answer;
+}
+
+static __always_inline __u32 plane_hold(const struct control *ctl, const struct call *c)
+{
+	__u32 hold = daemon_alive(ctl, bpf_ktime_get_ns()) ? HOLD_PROXY : 0;
+
+	if (is_paced(ctl, c->netns, &c->dest, c->device))
+		hold |= HOLD_PACED;
+	return hold;
+}
+
+/*
+ * The kernel plane's part before the proxy is asked: what a set of its own
+ * grants, holds or refuses. GATE_MAX: the proxy has to be asked. Global, like
+ * the next one, so that the verifier looks at it once.
+ */
+__noinline int plane_before(struct call *c)
+{
+	struct control *ctl = control_get();
+	struct plane_set *set;
+	__u32 id, hold;
+
+	if (!c || !ctl)
+		return GATE_MAX;
+	id = c->target.set;
+	set = bpf_map_lookup_elem(&plane_sets, &id);
+	if (!set || set->flags & SET_PROXY)
+		return GATE_MAX;
+	hold = plane_hold(ctl, c);
+	if (set_is_late(ctl, set, c)) {
+		if (hold & HOLD_PACED && turn_note(c, 0))
+			return GATE_GRANTED;
+		if (hold & HOLD_PROXY)
+			return GATE_MAX; /* it finds the exit */
+	}
+	switch (plane_ask(set, c, hold, false)) {
+	case ADMIT_GRANTED:
+		return GATE_GRANTED;
+	case ADMIT_HELD:
+		return GATE_HELD;
+	case ADMIT_REFUSED:
+	case ADMIT_DROPPED:
+		return GATE_OVER;
+	}
+	return GATE_MAX;
+}
+
+/* Its part where the proxy cannot have the connection, for which the gate
+ * stands: what is over a budget is refused, and what goes around the proxy waits
+ * while a lane is closed.
+ */
+__noinline int plane_beyond(struct call *c, int gate)
+{
+	struct control *ctl = control_get();
+	struct plane_set *set;
+	__u32 id, hold;
+	bool late;
+
+	if (!c || !ctl)
+		return gate;
+	id = c->target.set;
+	set = bpf_map_lookup_elem(&plane_sets, &id);
+	if (!set)
+		return gate;
+	hold = plane_hold(ctl, c);
+	late = set_is_late(ctl, set, c);
+	if (!(set->flags & SET_PROXY)) {
+		if (!(hold & HOLD_PROXY))
+			return GATE_HEARTBEAT;
+		/* The exit as far as it is known must do. Of what is not late
+		 * it was said before that it has no room, or no lane.
+		 */
+		switch (plane_ask(set, c, 0, false)) {
+		case ADMIT_GRANTED:
+			return GATE_GRANTED;
+		case ADMIT_FULL:
+			return GATE_FULL;
+		}
+		return GATE_OVER;
+	}
+	if (late && hold & HOLD_PACED && turn_note(c, 0))
+		return gate;
+	switch (plane_ask(set, c, hold, true)) {
+	case ADMIT_GRANTED:
+		return gate;
+	case ADMIT_HELD:
+		return GATE_HELD;
+	}
+	return GATE_CLOSED;
 }
 
 /*
@@ -333,53 +421,15 @@ static __noinline int plane_ask(struct plane_set *set, struct call *c, __u32 hol
 static __always_inline __u32 admit(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
 				   struct control *ctl, struct call *c, __u16 *listener)
 {
-	bool late = false, own = false, paced = false, alive = false;
-	struct plane_set *set = NULL;
-	int answer = ADMIT_ASK;
-	__u32 gate, hold = 0;
+	bool plane = c->target.set && !c->proxy;
+	__u32 gate = plane ? plane_before(c) : GATE_MAX;
 
-	if (c->target.set && !c->proxy)
-		set = bpf_map_lookup_elem(&plane_sets, &c->target.set);
-	if (set) {
-		alive = daemon_alive(ctl, bpf_ktime_get_ns());
-		paced = is_paced(ctl, c->netns, &c->dest, c->device);
-		hold = (alive ? HOLD_PROXY : 0) | (paced ? HOLD_PACED : 0);
-		late = set_is_late(ctl, set, c);
-		own = !(set->flags & SET_PROXY);
-	}
-	if (own) {
-		if (late && paced && turn_note(c, 0))
-			return GATE_GRANTED;
-		if (!late || !alive)
-			answer = plane_ask(set, c, hold, false);
-		if (answer == ADMIT_GRANTED)
-			return GATE_GRANTED;
-		if (answer == ADMIT_HELD)
-			return GATE_HELD;
-		if (answer == ADMIT_REFUSED || answer == ADMIT_DROPPED)
-			return gate_refuse(c, answer, GATE_OVER);
-	}
+	if (gate != GATE_MAX)
+		return gate;
 	gate = redirect(ctx, sk, ctl, c, listener);
-	if (!set || gate == GATE_REDIRECTED)
-		return gate;
-	if (own) {
-		/* The exit as far as it is known must do then. */
-		if (late && alive)
-			answer = plane_ask(set, c, 0, false);
-		if (answer == ADMIT_GRANTED)
-			return GATE_GRANTED;
-		if (answer == ADMIT_FULL)
-			return GATE_FULL;
-		return alive ? gate_refuse(c, answer, GATE_OVER) : GATE_HEARTBEAT;
-	}
-	if (late && paced && turn_note(c, 0))
-		return gate;
-	answer = plane_ask(set, c, hold, true);
-	if (answer == ADMIT_GRANTED)
-		return gate;
-	if (answer == ADMIT_HELD)
-		return GATE_HELD;
-	return gate_refuse(c, answer, GATE_CLOSED);
+	if (plane && gate != GATE_REDIRECTED)
+		gate = plane_beyond(c, gate);
+	return gate;
 }
 
 /* Counts the call for its destination and makes the socket remembered. */

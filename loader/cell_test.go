@@ -28,7 +28,7 @@ func TestCellTwins(t *testing.T) {
 	for round := range 2000 {
 		if round%20 == 0 {
 			interval, tolerance := random.Uint64N(1000), random.Uint64N(5000)
-			openUntil, flags := now+random.Uint64N(2000), random.Uint64N(4)
+			openUntil, flags := now+random.Uint64N(2000), random.Uint64N(8)
 			for _, c := range []*ledger.Cell{inKernel, inGo} {
 				c.Interval.Store(interval)
 				c.Tolerance.Store(tolerance)
