@@ -18,10 +18,12 @@ struct call {
 	__u8 v6_loopback; /* an IPv4 token is out of the socket's reach: ::1 instead */
 	__u8 proxy; /* the destination is a forward proxy, and exit the one behind it */
 	__u8 dropped; /* refused as if nobody had answered */
+	__u8 kernel_sock; /* the socket is the kernel's own */
+	__u8 again; /* and was counted before */
+	__u8 refused;
+	__u8 used; /* it connected before */
 	__be32 token; /* set when redirected, but for v6_loopback */
 	struct target target; /* what the kernel plane knows of it */
-	__u8 refused;
-	__u8 pad[3];
 };
 
 /*
@@ -47,11 +49,11 @@ static __always_inline bool bind_device(struct bpf_sock_addr *ctx, __u32 ifindex
 }
 
 /* The device that the client bound the socket to, whether it still is or not. */
-static __always_inline __u32 device_of(const struct control *ctl, struct bpf_sock *sk)
+static __always_inline __u32 device_of(const struct control *ctl, struct bpf_sock *sk, bool used)
 {
 	struct sock_info *info;
 
-	if (sk->bound_dev_if || !(ctl->exits & EXITS_REBIND))
+	if (sk->bound_dev_if || !used || !(ctl->exits & EXITS_REBIND))
 		return sk->bound_dev_if;
 	info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
 	return info ? info->device : 0;
@@ -248,20 +250,15 @@ static __always_inline bool gate_is_safety(__u32 gate)
 	       gate == GATE_BACKLOG || gate == GATE_FULL;
 }
 
-/* Whether the exit shows only once the connection is established and has a
- * source address and a route: an exit told by those may come first in the
- * policy, whatever fits now. Sockets of the kernel, subflows of multipath
- * sockets among them, are never seen to close; they are counted at once.
- */
-static __always_inline bool exit_is_late(struct bpf_sock *sk, const struct control *ctl,
-					 const struct call *c)
+/* What the socket tells of itself. It gets its cookie after this. */
+static __always_inline void look_at(struct bpf_sock *sk, struct call *c)
 {
-	struct tcp_sock *tp;
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 
-	if (c->proxy || !(ctl->exits & EXITS_LATE))
-		return false;
-	tp = bpf_skc_to_tcp_sock(sk);
-	return tp && !BPF_CORE_READ_BITFIELD(&tp->inet_conn.icsk_inet.sk, sk_kern_sock);
+	if (!tp)
+		return;
+	c->used = tp->inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter != 0;
+	c->kernel_sock = BPF_CORE_READ_BITFIELD(&tp->inet_conn.icsk_inet.sk, sk_kern_sock);
 }
 
 /* Notes for the device's program when the SYN of the socket may go; at 0 it has
@@ -432,35 +429,88 @@ static __always_inline __u32 admit(struct bpf_sock_addr *ctx, struct bpf_sock *s
 	return gate;
 }
 
-/* Counts the call for its destination and makes the socket remembered. */
-static __noinline void count_call(struct bpf_sock *sk, struct control *ctl, const struct call *c,
-				  __u32 gate, bool refused)
+/* Ends what the socket was used for before, which is over, whatever becomes of
+ * this call.
+ */
+static __noinline void end_earlier(struct bpf_sock *sk, struct control *ctl, struct call *c)
 {
-	struct dest_key key = {
-		.addr = c->dest,
-		.exit = c->exit,
-		.port = c->port,
-		.protocol = IPPROTO_TCP,
-	};
-	struct dest *d;
+	struct ended earlier;
 
-	if (!refused && gate != GATE_REDIRECTED && exit_is_late(sk, ctl, c)) {
-		key.exit = EXIT_LATE;
-		remember_untouched(sk, ctl, c->cookie, &key, c->exit);
+	if (!c->used || !sock_forget(sk, c->cookie, &earlier))
 		return;
+	ended_count(ctl, &earlier);
+	c->again = 1;
+}
+
+static __always_inline __u32 via_of(__u32 gate)
+{
+	switch (gate) {
+	case GATE_GRANTED:
+		return VIA_GRANTED;
+	case GATE_HELD:
+		return VIA_HELD;
 	}
-	d = dest_get(ctl, &key);
+	return VIA_NOTHING;
+}
+
+/* Counts a call that is not left alone, or whose socket is never seen to close,
+ * and makes the socket of a redirected one remembered; it must be unbound.
+ */
+static __noinline void count_now(struct bpf_sock *sk, struct control *ctl, const struct call *c,
+				 __u32 gate, bool refused)
+{
+	struct sock_info info = { .dest = {
+					  .addr = c->dest,
+					  .exit = c->exit,
+					  .port = c->port,
+					  .protocol = IPPROTO_TCP,
+				  } };
+	struct dest *d = dest_get(ctl, &info.dest);
+
 	if (!d)
 		return;
 	if (refused) {
 		__sync_fetch_and_add(&d->refused, 1);
 	} else if (gate == GATE_REDIRECTED) {
 		__sync_fetch_and_add(&d->redirected, 1);
-		remember_redirected(sk, ctl, c->cookie, &key, c->device);
+		info.timed = 1; /* the handshake is one with the proxy */
+		info.device = c->device;
+		bpf_sk_storage_get(&redirected, sk, &info, BPF_SK_STORAGE_GET_F_CREATE);
 	} else {
-		__sync_fetch_and_add(&d->untouched, 1);
-		remember_untouched(sk, ctl, c->cookie, &key, 0);
+		__sync_fetch_and_add(dest_attempts(d, via_of(gate)), 1);
 	}
+}
+
+/* Makes a socket that is left alone remembered. */
+static __noinline void count_later(struct control *ctl, const struct call *c, __u32 gate)
+{
+	struct recent next = {
+		.addr = c->dest,
+		.exit = c->exit,
+		.port = c->port,
+		.late = !c->proxy && ctl->exits & EXITS_LATE,
+		.timed = c->again,
+		.via = via_of(gate),
+	};
+
+	remember_untouched(ctl, c->cookie, &next);
+}
+
+/* Counts the call for its destination and makes the socket remembered.
+ *
+ * The exit of an untouched connection may show only once it is established and
+ * has a source address and a route: an exit told by those may come first in the
+ * policy, whatever fits now. Its attempt is counted then. Sockets of the kernel,
+ * subflows of multipath sockets among them, are never seen to close; they are
+ * counted at once.
+ */
+static __always_inline void count_call(struct bpf_sock *sk, struct control *ctl,
+				       const struct call *c, __u32 gate, bool refused)
+{
+	if (!refused && gate != GATE_REDIRECTED && !c->kernel_sock)
+		count_later(ctl, c, gate);
+	else
+		count_now(sk, ctl, c, gate, refused);
 }
 
 /*
@@ -481,12 +531,16 @@ static __always_inline void on_connect(struct bpf_sock_addr *ctx, struct call *c
 	gate = ctx->protocol == IPPROTO_TCP ? out_of_scope(ctl, c) : GATE_PROTOCOL;
 	in_scope = gate == GATE_MAX;
 	if (in_scope) {
-		c->netns = bpf_get_netns_cookie(ctx);
+		look_at(sk, c);
 		c->cookie = bpf_get_socket_cookie(ctx);
-		c->device = device_of(ctl, sk);
+		c->device = device_of(ctl, sk, c->used);
+		end_earlier(sk, ctl, c);
 		c->named = destination_named(ctl, &c->dest, c->port, &c->target);
 		c->exit = exit_of_endpoint(ctl, &c->dest, c->port);
 		c->proxy = c->exit != 0;
+		/* Of the others only those that are bound to a device need it. */
+		if (c->named || c->proxy || c->device)
+			c->netns = bpf_get_netns_cookie(ctx);
 		if (c->proxy)
 			c->named |= NAMED;
 		else

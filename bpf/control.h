@@ -7,8 +7,13 @@
 #define EGRESS_CONTROL_H
 
 struct control {
-	/* Written by the daemon. */
-	__u64 beat;       /* CLOCK_MONOTONIC ns of the accept loop's last turn */
+	/* Written by the daemon at every turn of its accept loop. What follows is
+	 * read by every connect(), and shall not share the line.
+	 */
+	__u64 beat; /* CLOCK_MONOTONIC ns of the last turn */
+	__u64 pad0[7];
+
+	/* Written by the daemon, seldom. */
 	__u64 own_cgroup; /* the daemon's own cgroup, 0 if it shares one */
 	__u32 own_tgid;   /* of the daemon, in the initial pid namespace */
 	__u32 excluded;   /* entries of the map excluded */
@@ -18,19 +23,20 @@ struct control {
 	__u32 canary_port; /* 0 = no canary under way */
 	__u32 endpoints;   /* entries of the map endpoints */
 	__u32 quic_refuse; /* whether UDP to what policy names is refused */
-	__u32 pad;
+	__u32 pad1;
+	__u64 pad2;
 
 	/* Written by the programs, in a cache line of their own. */
 	__u32 canary_gate; /* 1 + gate of the last connect() to the canary */
 	__u32 next_token;
 	__u64 dropped; /* counts for destinations that found no room */
 	__u64 plane_made; /* lanes that the programs made */
-	__u64 pad2[5];
+	__u64 pad3[5];
 
-	/* Written by the daemon. */
+	/* Written by the daemon, seldom. */
 	__u64 pace_netns; /* cookie of the namespace whose devices are paced */
 	__u64 pace_limit; /* the longest time that a device keeps a packet, ns; 0: none does */
-	__u64 pad3[6];
+	__u64 pad4[6];
 };
 
 struct {
@@ -46,6 +52,14 @@ static __always_inline struct control *control_get(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&control, &zero);
+}
+
+/* Whether the task is one of the daemon's processes. */
+static __always_inline bool task_is_own(const struct control *ctl, const struct task_struct *task)
+{
+	if ((__u32)BPF_CORE_READ(task, tgid) == ctl->own_tgid)
+		return true;
+	return ctl->own_cgroup && BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id) == ctl->own_cgroup;
 }
 
 /* Cgroups that stay untouched, with everything below them. */

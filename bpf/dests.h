@@ -18,6 +18,8 @@ struct dest_key {
 struct dest {
 	__u64 redirected; /* connect() calls led to the proxy */
 	__u64 untouched;
+	__u64 granted; /* let go by the kernel plane at once */
+	__u64 held;    /* let go by it at their turn */
 	__u64 refused;
 	__u64 established; /* of the first two: the handshake ended well */
 	__u64 failed;
@@ -42,10 +44,16 @@ enum {
 	OUTCOME_FAILED,
 };
 
-/* In sock_info.dest.exit: the attempt is not counted before the exit is known
- * for good. No exit has this id.
- */
+/* In sock_info.dest.exit: the attempt is not counted yet. No exit has this id. */
 #define EXIT_LATE (~0U)
+
+/* How a connection that is not the proxy's got on its way. */
+enum {
+	VIA_NOTHING, /* untouched */
+	VIA_GRANTED,
+	VIA_HELD,
+	VIA_REFUSED, /* on its way out of the host */
+};
 
 /* What is remembered of a counted socket. */
 struct sock_info {
@@ -56,7 +64,9 @@ struct sock_info {
 	__u32 outcome;
 	__u32 timed;  /* 1: the handshake is counted, or says nothing */
 	__u32 device; /* that the socket was bound to before it was redirected, or 0 */
-	__u32 early;  /* exit as far as it was known at connect(), if it shows late */
+	__u32 early;  /* exit as far as it was known at connect() */
+	__u32 late;   /* 1: the exit shows once the connection is established */
+	__u32 via;    /* VIA_* */
 };
 
 /* Redirected sockets, for getpeername and for counting: freed with the
@@ -70,9 +80,45 @@ struct {
 } redirected SEC(".maps");
 
 /*
- * Untouched sockets by cookie, only for counting. Socket storage would cost
- * several times as much as the rest of the hook. LRU, since not every kind of
- * socket is seen to close: what is lost are the bytes of the oldest of very
+ * Untouched connections of which nothing is counted yet, in the slot that the
+ * lowest bits of their socket's cookie choose: of all maps the one that costs
+ * connect() least. Most are taken out at close(), and never get any further.
+ *
+ * Who changes a slot owns it: cookie goes from what was found to RECENT_BUSY,
+ * and back with all else written. An owner never waits, others hardly do.
+ *
+ * Cookies are handed out one after the other, so a slot is wanted by another
+ * socket after as many connections as there are slots. The connection that is
+ * found there then goes to the map untouched, and so do those that are still
+ * open when somebody asks.
+ */
+struct recent {
+	__u64 cookie; /* of the socket; 0 = free */
+	struct addr addr;
+	__u32 exit; /* see sock_info.early */
+	__u16 port; /* host order */
+	__u8 late : 1;
+	__u8 timed : 1;
+	__u8 : 6;
+	__u8 via;
+};
+
+#define RECENT_SLOTS 131072
+#define RECENT_BUSY (~0ULL)
+
+/* Only values of such an array begin at a page, and none lies in two lines. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, RECENT_SLOTS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct recent);
+} recent SEC(".maps");
+
+/*
+ * Untouched sockets by cookie, for those that outlive their slot. Socket
+ * storage would cost several times as much. LRU, since close() may just miss
+ * one that is on its way here: what is lost are the bytes of the oldest of very
  * many connections, and the attempts of those whose exit was still open.
  */
 struct {
@@ -81,6 +127,9 @@ struct {
 	__type(key, __u64);
 	__type(value, struct sock_info);
 } untouched SEC(".maps");
+
+/* Not on the stack, of which there is little. */
+static const struct dest dest_zero;
 
 /*
  * The counters of key. When the map is full they are those of the zero
@@ -92,10 +141,9 @@ static __always_inline struct dest *dest_get(struct control *ctl, const struct d
 	struct dest *d = bpf_map_lookup_elem(&dests, key);
 
 	if (!d) {
-		struct dest zero = {};
 		struct dest_key other = {};
 
-		bpf_map_update_elem(&dests, key, &zero, BPF_NOEXIST);
+		bpf_map_update_elem(&dests, key, &dest_zero, BPF_NOEXIST);
 		d = bpf_map_lookup_elem(&dests, key);
 		if (!d) {
 			__sync_fetch_and_add(&ctl->dropped, 1);
@@ -138,18 +186,33 @@ static __always_inline void outcome_set(struct sock_info *info, struct dest *d, 
 		__sync_fetch_and_add(&d->failed, 1);
 }
 
-/* Counts the attempt of a socket whose exit was still open. Of iterator and
- * close, which may both get here, one does.
- */
-static __always_inline void exit_settle(struct control *ctl, struct sock_info *info, __u32 exit)
+/* The counter of attempts that went this way. */
+static __always_inline __u64 *dest_attempts(struct dest *d, __u32 via)
 {
-	struct dest *d;
+	switch (via) {
+	case VIA_GRANTED:
+		return &d->granted;
+	case VIA_HELD:
+		return &d->held;
+	case VIA_REFUSED:
+		return &d->refused;
+	}
+	return &d->untouched;
+}
 
-	if (__sync_val_compare_and_swap(&info->dest.exit, EXIT_LATE, exit) != EXIT_LATE)
-		return;
-	d = dest_get(ctl, &info->dest);
-	if (d)
-		__sync_fetch_and_add(&d->untouched, 1);
+/* The counters of a socket whose exit is this one, unless it was settled
+ * already. The attempt is counted, if it was not. Of iterator and close, which
+ * may both get here, one does.
+ */
+static __always_inline struct dest *exit_settle(struct control *ctl, struct sock_info *info,
+						__u32 exit)
+{
+	bool open = __sync_val_compare_and_swap(&info->dest.exit, EXIT_LATE, exit) == EXIT_LATE;
+	struct dest *d = dest_get(ctl, &info->dest);
+
+	if (d && open)
+		__sync_fetch_and_add(dest_attempts(d, info->via), 1);
+	return d;
 }
 
 /* The connection that info tells of came to nothing: it was closed before it
@@ -157,60 +220,180 @@ static __always_inline void exit_settle(struct control *ctl, struct sock_info *i
  */
 static __always_inline void sock_give_up(struct control *ctl, struct sock_info *info)
 {
-	struct dest *d;
+	struct dest *d = exit_settle(ctl, info, info->early);
 
-	exit_settle(ctl, info, info->early);
-	d = dest_get(ctl, &info->dest);
 	if (d)
 		outcome_set(info, d, OUTCOME_FAILED);
 }
 
-/* The socket must be unbound by now; device is what it was bound to. */
-static __always_inline void remember_redirected(struct bpf_sock *sk, struct control *ctl,
-						__u64 cookie, const struct dest_key *dest,
-						__u32 device)
+static __always_inline struct recent *recent_slot(__u64 cookie)
 {
-	/* The handshake is one with the proxy. */
-	struct sock_info fresh = { .dest = *dest, .timed = 1, .device = device };
-	struct sock_info *info = bpf_map_lookup_elem(&untouched, &cookie);
+	__u32 slot = cookie & (RECENT_SLOTS - 1);
 
-	if (info) {
-		sock_give_up(ctl, info);
-		bpf_map_delete_elem(&untouched, &cookie);
-	}
-	info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
-	if (info) {
-		sock_give_up(ctl, info);
-		*info = fresh;
-	} else {
-		bpf_sk_storage_get(&redirected, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
-	}
+	return bpf_map_lookup_elem(&recent, &slot);
 }
 
-static __always_inline void remember_untouched(struct bpf_sock *sk, struct control *ctl,
-					       __u64 cookie, const struct dest_key *dest,
-					       __u32 early)
+/* Whether the slot was as found, and now is ours. */
+static __always_inline bool recent_claim(struct recent *r, __u64 found)
 {
-	struct sock_info fresh = { .dest = *dest, .early = early };
-	struct sock_info *info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
+	return __sync_val_compare_and_swap(&r->cookie, found, RECENT_BUSY) == found;
+}
 
-	/* A socket that is used again keeps the round trips of its first
-	 * connection.
-	 */
-	if (info) {
-		sock_give_up(ctl, info);
-		fresh.timed = 1;
-		/* From now on getpeername tells the truth. */
-		bpf_sk_storage_delete(&redirected, sk);
-	}
-	if (bpf_map_update_elem(&untouched, &cookie, &fresh, BPF_NOEXIST) == 0)
+/* Gives up a slot that is ours. The exchange is there for its barrier. */
+static __always_inline void recent_leave(struct recent *r, __u64 cookie)
+{
+	(void)__sync_lock_test_and_set(&r->cookie, cookie);
+}
+
+static __always_inline void recent_read(const struct recent *r, struct sock_info *info)
+{
+	*info = (struct sock_info){
+		.dest = {
+			.addr = r->addr,
+			.exit = EXIT_LATE,
+			.port = r->port,
+			.protocol = IPPROTO_TCP,
+		},
+		.timed = r->timed,
+		.via = r->via,
+		.early = r->exit,
+		.late = r->late,
+	};
+}
+
+#define RECENT_TRIES 64
+
+/* Waits until a slot is nobody's: its owner may be about to move what we look
+ * for to the map untouched. Not longer, since the owner may not be running.
+ */
+static __always_inline void recent_wait(const struct recent *r)
+{
+	for (int i = 0; i < RECENT_TRIES; i++)
+		if (*(volatile __u64 *)&r->cookie != RECENT_BUSY)
+			return;
+}
+
+/* Remembers an untouched connection outside the slots. An attempt whose exit is
+ * known is counted now, since the map may lose it, and so is one that finds no
+ * room.
+ */
+static __always_inline void untouched_put(struct control *ctl, __u64 cookie, struct sock_info *info)
+{
+	if (!info->late)
+		exit_settle(ctl, info, info->early);
+	if (bpf_map_update_elem(&untouched, &cookie, info, BPF_NOEXIST) != 0 && info->late)
+		exit_settle(ctl, info, info->early);
+}
+
+/* Takes the connection of the socket with the cookie out of its slot, if it is
+ * there.
+ */
+static __always_inline bool recent_take(struct recent *r, __u64 cookie, struct sock_info *info)
+{
+	if (READ_ONCE(r->cookie) != cookie || !recent_claim(r, cookie))
+		return false;
+	recent_read(r, info);
+	recent_leave(r, 0);
+	return true;
+}
+
+/* What is left to count of a connection that came to nothing. */
+struct ended {
+	struct dest_key dest;
+	__u32 attempts; /* 0 or 1 */
+	__u32 failures; /* 0 or 1 */
+	__u64 via;
+};
+
+static __always_inline void ended_count(struct control *ctl, const struct ended *e)
+{
+	struct dest *d = dest_get(ctl, &e->dest);
+
+	if (!d)
 		return;
-	info = bpf_map_lookup_elem(&untouched, &cookie);
+	__sync_fetch_and_add(dest_attempts(d, e->via), e->attempts);
+	__sync_fetch_and_add(&d->failed, e->failures);
+}
+
+/* Ends an earlier connection of the socket that is remembered in info. */
+static __always_inline void info_end(struct sock_info *info, struct ended *e)
+{
+	e->attempts =
+		__sync_val_compare_and_swap(&info->dest.exit, EXIT_LATE, info->early) == EXIT_LATE;
+	e->failures = __sync_val_compare_and_swap(&info->outcome, OUTCOME_PENDING,
+						  OUTCOME_FAILED) == OUTCOME_PENDING;
+	e->dest = info->dest;
+	e->via = info->via;
+}
+
+/* Forgets an earlier connection of the socket, wherever it is remembered. False
+ * if there is none. From now on getpeername tells the truth.
+ */
+static __always_inline bool sock_forget(struct bpf_sock *sk, __u64 cookie, struct ended *e)
+{
+	struct sock_info *info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
+	struct recent *r;
+
 	if (info) {
-		sock_give_up(ctl, info);
-		fresh.timed = 1;
-		*info = fresh;
+		info_end(info, e);
+		bpf_sk_storage_delete(&redirected, sk);
+		return true;
 	}
+	r = recent_slot(cookie);
+	if (!r)
+		return false;
+	if (READ_ONCE(r->cookie) == cookie && recent_claim(r, cookie)) {
+		e->dest.addr = r->addr;
+		e->dest.exit = r->exit;
+		e->dest.port = r->port;
+		e->dest.protocol = IPPROTO_TCP;
+		e->dest.pad = 0;
+		e->attempts = 1;
+		e->failures = 1;
+		e->via = r->via;
+		recent_leave(r, 0);
+		return true;
+	}
+	recent_wait(r);
+	info = bpf_map_lookup_elem(&untouched, &cookie);
+	if (!info)
+		return false;
+	info_end(info, e);
+	bpf_map_delete_elem(&untouched, &cookie);
+	return true;
+}
+
+/* Remembers an untouched connection, of a socket of which nothing else is, until
+ * its attempt is counted. What is in its slot makes room; if that cannot be, it
+ * does itself.
+ */
+static __always_inline void remember_untouched(struct control *ctl, __u64 cookie,
+					       const struct recent *next)
+{
+	struct recent *r = recent_slot(cookie);
+	struct sock_info info;
+	__u64 found;
+
+	if (!r)
+		return;
+	found = READ_ONCE(r->cookie);
+	if (found == RECENT_BUSY || !recent_claim(r, found)) {
+		recent_read(next, &info);
+		untouched_put(ctl, cookie, &info);
+		return;
+	}
+	/* In the map before the slot is left, for those who miss it in the slot. */
+	if (found) {
+		recent_read(r, &info);
+		untouched_put(ctl, found, &info);
+	}
+	r->addr = next->addr;
+	r->exit = next->exit;
+	r->port = next->port;
+	r->late = next->late;
+	r->timed = next->timed;
+	r->via = next->via;
+	recent_leave(r, cookie);
 }
 
 /*
@@ -231,6 +414,37 @@ static __always_inline void sock_time(struct sock_info *info, struct dest *d,
 	__sync_fetch_and_add(&d->handshake_us, us);
 }
 
+/* Whether the connection got through its handshake. The acknowledged SYN is the
+ * first byte of bytes_acked.
+ */
+static __always_inline bool sock_was_established(const struct tcp_sock *tp)
+{
+	return BPF_CORE_READ(tp, bytes_acked) != 0;
+}
+
+/* Moves the connection of an open socket to the map untouched, where it can be
+ * accounted for bit by bit. One whose exit is open stays until it shows, and
+ * the daemon's own are not counted.
+ */
+static __always_inline void recent_settle(struct control *ctl, __u64 cookie,
+					  const struct tcp_sock *tp, bool own)
+{
+	struct recent *r = recent_slot(cookie);
+	struct sock_info info;
+
+	if (!r || READ_ONCE(r->cookie) != cookie)
+		return;
+	if (r->late && !sock_was_established(tp))
+		return;
+	if (!recent_claim(r, cookie))
+		return;
+	if (!own) {
+		recent_read(r, &info);
+		untouched_put(ctl, cookie, &info);
+	}
+	recent_leave(r, 0);
+}
+
 /*
  * Brings the counters of a socket's destination up to date. Payload sent is
  * bytes_sent less what was sent again, plus what is still queued: unlike
@@ -243,15 +457,15 @@ static __always_inline void sock_account(struct control *ctl, struct sock_info *
 	struct dest *d;
 	__u64 tx, rx;
 
-	/* The acknowledged SYN is the first byte of bytes_acked. */
-	if (BPF_CORE_READ(tp, bytes_acked) == 0) {
+	if (!sock_was_established(tp)) {
 		if (closing)
 			sock_give_up(ctl, info);
 		return;
 	}
-	if (READ_ONCE(info->dest.exit) == EXIT_LATE)
-		exit_settle(ctl, info, exit_of_established(ctl, (const struct sock *)tp));
-	d = dest_get(ctl, &info->dest);
+	if (info->late && READ_ONCE(info->dest.exit) == EXIT_LATE)
+		d = exit_settle(ctl, info, exit_of_established(ctl, (const struct sock *)tp));
+	else
+		d = exit_settle(ctl, info, info->early);
 	if (!d)
 		return;
 	outcome_set(info, d, OUTCOME_ESTABLISHED);

@@ -23,9 +23,9 @@
 #include "connect.h"
 #include "syn.h"
 #include "udp.h"
+#include "unnamed.h"
 
-SEC("cgroup/connect4")
-int connect4(struct bpf_sock_addr *ctx)
+static __always_inline int decide4(struct bpf_sock_addr *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
 	struct call c = { .port = bpf_ntohs(ctx->user_port) };
@@ -49,8 +49,7 @@ int connect4(struct bpf_sock_addr *ctx)
 	return c.refused ? 0 : 1;
 }
 
-SEC("cgroup/connect6")
-int connect6(struct bpf_sock_addr *ctx)
+static __always_inline int decide6(struct bpf_sock_addr *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
 	struct call c = { .port = bpf_ntohs(ctx->user_port) };
@@ -84,6 +83,27 @@ int connect6(struct bpf_sock_addr *ctx)
 	}
 	/* The verifier wants to see the numbers. */
 	return c.refused ? 0 : 1;
+}
+
+SEC("cgroup/connect4")
+int connect4(struct bpf_sock_addr *ctx)
+{
+	if (passes_unnamed4(ctx))
+		return 1;
+	/* So that the verifier looks at the rest once, whatever it has seen of
+	 * the address before.
+	 */
+	barrier_var(ctx);
+	return decide4(ctx);
+}
+
+SEC("cgroup/connect6")
+int connect6(struct bpf_sock_addr *ctx)
+{
+	if (passes_unnamed6(ctx))
+		return 1;
+	barrier_var(ctx); /* see connect4 */
+	return decide6(ctx);
 }
 
 /* Also for v4-mapped addresses of IPv6 sockets. */
@@ -165,18 +185,29 @@ SEC("cgroup/sock_release")
 int sock_release(struct bpf_sock *ctx)
 {
 	struct control *ctl = control_get();
-	struct sock_info *info;
+	struct sock_info *info, taken;
+	struct recent *r;
 	__u64 cookie;
 
 	if (!ctl || ctx->protocol != IPPROTO_TCP)
 		return 1;
+	cookie = bpf_get_socket_cookie(ctx);
+	r = recent_slot(cookie);
+	if (!r)
+		return 1;
 	/* The context of this hook is the socket itself. */
+	if (recent_take(r, cookie, &taken)) {
+		/* Whoever closes it is who connected it. */
+		if (!task_is_own(ctl, (struct task_struct *)bpf_get_current_task()))
+			sock_account(ctl, &taken, (struct tcp_sock *)ctx, true);
+		return 1;
+	}
 	info = bpf_sk_storage_get(&redirected, ctx, NULL, 0);
 	if (info) {
 		sock_account(ctl, info, (struct tcp_sock *)ctx, true);
 		return 1;
 	}
-	cookie = bpf_get_socket_cookie(ctx);
+	recent_wait(r);
 	info = bpf_map_lookup_elem(&untouched, &cookie);
 	if (info) {
 		sock_account(ctl, info, (struct tcp_sock *)ctx, true);
@@ -193,28 +224,30 @@ int sock_release(struct bpf_sock *ctx)
 SEC("iter/task_file")
 int account_open(struct bpf_iter__task_file *ctx)
 {
+	struct task_struct *task = ctx->task;
 	struct file *file = ctx->file;
 	struct sock_info *info;
 	struct socket *socket;
 	struct control *ctl;
 	struct sock *sk;
 
-	if (!file)
+	if (!task || !file)
 		return 0;
 	socket = bpf_sock_from_file(file);
 	if (!socket)
 		return 0;
 	sk = socket->sk;
-	if (!sk || sk->sk_protocol != IPPROTO_TCP)
+	ctl = control_get();
+	if (!sk || sk->sk_protocol != IPPROTO_TCP || !ctl)
 		return 0;
 	info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
 	if (!info) {
 		__u64 cookie = bpf_get_socket_cookie(sk);
 
+		recent_settle(ctl, cookie, (struct tcp_sock *)sk, task_is_own(ctl, task));
 		info = bpf_map_lookup_elem(&untouched, &cookie);
 	}
-	ctl = control_get();
-	if (info && ctl)
+	if (info)
 		sock_account(ctl, info, (struct tcp_sock *)sk, false);
 	return 0;
 }

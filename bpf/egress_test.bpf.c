@@ -62,6 +62,20 @@ int test_named(void *ctx __attribute__((unused)))
 	return 0;
 }
 
+struct area_case {
+	struct addr addr;
+	__u32 known;
+};
+
+SEC("syscall")
+int test_area(struct area_case *c)
+{
+	struct addr a = c->addr;
+
+	c->known = in_known_area(&a);
+	return 0;
+}
+
 struct exit_case {
 	struct exit_traits traits;
 	struct addr dest;

@@ -8,7 +8,7 @@ enum gate {
 	GATE_REDIRECTED,
 	GATE_UDP,         /* never redirected, only counted */
 	GATE_PROTOCOL,    /* neither TCP nor UDP */
-	GATE_OWN,         /* the daemon's own connection */
+	GATE_OWN,         /* the daemon's own connection, but for the short way of unnamed.h */
 	GATE_EXCLUDED,    /* by policy: a cgroup outside the scope */
 	GATE_KERNEL,      /* a kernel thread */
 	GATE_STORAGE,     /* a port of NFS, SMB, iSCSI or Ceph */

@@ -244,6 +244,11 @@ typedef struct {
 	__u32 val;
 } kuid_t;
 
+/* include/linux/types.h */
+typedef struct {
+	__s64 counter;
+} atomic64_t;
+
 /* include/net/sock.h; there is no skc_v6_rcv_saddr in kernels without IPv6 */
 struct sock_common {
 	__be32 skc_rcv_saddr;
@@ -254,6 +259,7 @@ struct sock_common {
 	unsigned char skc_ipv6only : 1;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_rcv_saddr;
+	atomic64_t skc_cookie;
 	unsigned long skc_flags;
 };
 
@@ -315,9 +321,25 @@ struct tcp_sock {
 	struct minmax rtt_min; /* us */
 };
 
+/* include/linux/kernfs.h */
+struct kernfs_node {
+	__u64 id;
+};
+
+/* include/linux/cgroup-defs.h */
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 /* include/linux/sched.h */
 struct task_struct {
 	unsigned int flags;
+	__s32 tgid;
+	struct css_set *cgroups;
 };
 
 /* include/linux/filter.h; what a struct bpf_sock_addr is before the verifier
@@ -329,6 +351,7 @@ struct bpf_sock_addr_kern {
 
 /* kernel/bpf/task_iter.c */
 struct bpf_iter__task_file {
+	struct task_struct *task;
 	struct file *file;
 };
 

@@ -6,21 +6,22 @@
 enum {
 	NAMED_LOCAL = 1,       /* loopback and link-local addresses, too */
 	NAMED_FAIL_CLOSED = 2, /* refuse rather than let go untouched */
-	NAMED = 4,             /* set in every answer that names */
+	NAMED = 4,             /* set in all that names, and in every answer that does */
 	NAMED_ASK = 8,         /* budgets name hosts here: see targets */
 };
 
 struct named {
-	__u32 flags;
-	__u32 set; /* of the kernel plane: id, or 0 */
+	__u32 flags; /* 0 = not named */
+	__u32 set;   /* of the kernel plane: id, or 0 */
 };
 
-/* Ports named at any address, in host order. */
+/* Ports named at any address, in host order. An array, though it is almost
+ * empty: every connect() looks here.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u16);
+	__type(key, __u32);
 	__type(value, struct named);
 } ports SEC(".maps");
 
@@ -76,6 +77,34 @@ struct {
 	__type(value, struct target);
 } targets SEC(".maps");
 
+/*
+ * Where prefixes and endpoints are, roughly: one bit for each 65536th part of
+ * the address space, the first half of the words for IPv4, by the first 16 bits
+ * of the address, the rest for IPv6, by the first 32 folded. Where no bit is
+ * set, none is.
+ */
+#define AREA_WORDS 1024 /* of each half */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * AREA_WORDS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} areas SEC(".maps");
+
+/* Whether a prefix or an endpoint may be where the address is. */
+static __always_inline bool in_known_area(const struct addr *a)
+{
+	bool v4 = addr_is_v4(a);
+	__u32 first = bpf_ntohl(v4 ? a->words[3] : a->words[0]);
+	__u32 area = v4 ? first >> 16 : (first ^ first >> 16) & 0xffff;
+	__u32 i = (v4 ? 0 : AREA_WORDS) + area / 64;
+	__u64 *word = bpf_map_lookup_elem(&areas, &i);
+
+	return !word || *word >> area % 64 & 1;
+}
+
 /* Whether this is the destination by which the daemon tests the hook. It is
  * named whatever policy says, and not counted.
  */
@@ -91,11 +120,11 @@ static __always_inline bool is_canary(const struct control *ctl, const struct ad
 static __always_inline __u32 destination_named(const struct control *ctl, const struct addr *dest,
 					       __u16 port, struct target *target)
 {
-	__u32 named = 0;
-	struct named *have = bpf_map_lookup_elem(&ports, &port);
+	__u32 named = 0, number = port;
+	struct named *have = bpf_map_lookup_elem(&ports, &number);
 
-	if (have && (have->flags & NAMED_LOCAL || !addr_is_local(dest))) {
-		named = NAMED | have->flags;
+	if (have && have->flags && (have->flags & NAMED_LOCAL || !addr_is_local(dest))) {
+		named = have->flags;
 		target->set = have->set;
 	}
 	if (ctl->prefixes) {

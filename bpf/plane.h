@@ -114,7 +114,7 @@ enum {
 };
 
 /* Makes the lane that is missing. Returns the number of its cell, or 0. */
-static __noinline __u32 plane_make(const struct plane_rule *rule, const struct plane_key *key)
+static __always_inline __u32 plane_make(const struct plane_rule *rule, const struct plane_key *key)
 {
 	struct control *ctl = control_get();
 	struct cell *cell;

@@ -148,6 +148,30 @@ static __always_inline __u64 syn_turn(struct control *ctl, struct __sk_buff *skb
 	return now;
 }
 
+/* Corrects how the connection is counted, which connect() said was granted, or
+ * untouched.
+ */
+static __always_inline void syn_via(__u64 cookie, __u64 turn)
+{
+	struct recent *r = recent_slot(cookie);
+	struct sock_info *info;
+	__u32 via;
+
+	if (turn >= TURN_DROPPED)
+		via = VIA_REFUSED;
+	else if (turn > bpf_ktime_get_ns())
+		via = VIA_HELD;
+	else
+		return;
+	if (r && READ_ONCE(r->cookie) == cookie) {
+		r->via = via;
+		return;
+	}
+	info = bpf_map_lookup_elem(&untouched, &cookie);
+	if (info)
+		info->via = via;
+}
+
 /*
  * Decides one packet on its way out of a device. Whatever is no SYN costs a
  * look at its socket's state. A SYN that is sent again has the turn that it
@@ -170,8 +194,10 @@ static __always_inline int on_syn(struct __sk_buff *skb)
 	t = bpf_map_lookup_elem(&turns, &cookie);
 	if (!t)
 		return TCX_NEXT;
-	if (t->at == 0)
+	if (t->at == 0) {
 		t->at = syn_turn(ctl, skb, sk, t);
+		syn_via(cookie, t->at);
+	}
 	if (t->at == TURN_NONE)
 		return syn_reset(skb);
 	if (t->at == TURN_DROPPED)

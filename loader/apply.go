@@ -18,7 +18,7 @@ import (
 const (
 	namedLocal uint32 = 1 << iota
 	namedFailClosed
-	_ // what the programs set
+	namedAlways // so that no named port has the flags of one that is not
 	namedAsk
 )
 
@@ -61,6 +61,8 @@ func (k *Kernel) Apply(r policy.Redirects) error {
 	if err != nil {
 		return err
 	}
+	areas := areasOf(prefixes, endpoints)
+	k.widenAreas(areas)
 	// Exits first: a flow redirected by the new rules has its new exit.
 	if err := k.applyExits(r.Exits); err != nil {
 		return err
@@ -80,6 +82,7 @@ func (k *Kernel) Apply(r policy.Redirects) error {
 	if err := k.removePrefixes(prefixes); err != nil {
 		return err
 	}
+	k.setAreas(areas)
 	return k.forgetSets()
 }
 
@@ -115,7 +118,8 @@ func (k *Kernel) wanted(r policy.Redirects) (map[uint16]egressNamed, map[netip.P
 	return ports, propagate(prefixes), nil
 }
 
-func namedFlags(local, failClosed, ask bool) (flags uint32) {
+func namedFlags(local, failClosed, ask bool) uint32 {
+	flags := namedAlways
 	if local {
 		flags |= namedLocal
 	}
@@ -169,7 +173,7 @@ func (k *Kernel) addPorts(want map[uint16]egressNamed) error {
 		if have, ok := k.named.ports[port]; ok && have == named {
 			continue
 		}
-		if err := k.objs.Ports.Update(port, named, ebpf.UpdateAny); err != nil {
+		if err := k.objs.Ports.Update(uint32(port), named, ebpf.UpdateAny); err != nil {
 			return fmt.Errorf("name port %d: %w", port, err)
 		}
 		k.named.ports[port] = named
@@ -182,7 +186,7 @@ func (k *Kernel) removePorts(want map[uint16]egressNamed) error {
 		if _, ok := want[port]; ok {
 			continue
 		}
-		if err := k.objs.Ports.Delete(port); err != nil {
+		if err := k.objs.Ports.Update(uint32(port), egressNamed{}, ebpf.UpdateAny); err != nil {
 			return fmt.Errorf("unname port %d: %w", port, err)
 		}
 		delete(k.named.ports, port)

@@ -376,6 +376,26 @@ func TestUntouched(t *testing.T) {
 			}
 		})
 	})
+	t.Run("own process, port not named", func(t *testing.T) {
+		other := startOrigin(t)
+		dest := other.at("127.0.0.1")
+		for _, when := range []string{"open", "closed"} {
+			c := r.agent.tcp4()
+			fd := stealFD(t, r.agent.pid(), c.fd)
+			c.close()
+			if err := unix.Connect(fd, sockaddr(unix.AF_INET, netip.MustParseAddrPort(dest))); err != nil {
+				t.Error(err)
+			}
+			if when == "closed" {
+				unix.Close(fd)
+			} else {
+				defer unix.Close(fd)
+			}
+			if got := r.destination(dest); got.Attempts() != 0 || got.Established != 0 {
+				t.Errorf("%s: got %+v, want no count", when, got)
+			}
+		}
+	})
 }
 
 // stealFD copies a file descriptor of another process.
@@ -618,9 +638,26 @@ func TestOwnCgroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &rig{Kernel: k, t: t}
-	origin := startOrigin(t)
+	origin, unnamed := startOrigin(t), startOrigin(t)
+	r.namePorts(origin.port)
 	a := startAgent(t, own, sysProcAttr())
 	r.through("own", func() { a.tcp4().mustConnect(origin.at("127.0.0.1")).close() })
+
+	// What is not named is nothing of the daemon's either.
+	dest := unnamed.at("127.0.0.1")
+	for _, when := range []string{"open", "closed"} {
+		c := a.tcp4().mustConnect(dest)
+		if when == "closed" {
+			c.close()
+		}
+		if got := r.destination(dest); got.Attempts() != 0 || got.Established != 0 {
+			t.Errorf("%s: own connection: got %+v, want no count", when, got)
+		}
+	}
+	startAgent(t, cgroupDir(root, name), sysProcAttr()).tcp4().mustConnect(dest)
+	if got := r.destination(dest); got.Untouched != 1 {
+		t.Errorf("a neighbour's connection: got %+v, want it alone", got)
+	}
 }
 
 // A connection in a namespace of its own is led to the listener there, and

@@ -95,9 +95,12 @@ type Destination struct {
 	// Untouched counts connect() calls left alone. Where the exit shows late,
 	// they count when the connection is accounted for.
 	Untouched uint64
-	Refused   uint64 // connect() calls refused, see Gate
+	// Granted and Held count connections that the kernel plane let go, at once
+	// or at their turn. They count when the connection is accounted for.
+	Granted, Held uint64
+	Refused       uint64 // connect() calls refused, see Gate
 
-	// Outcomes of the first two kinds; a connection under way has none yet.
+	// Outcomes of all but the refused; a connection under way has none yet.
 	// A redirected one is established once the proxy's listener has it.
 	Established uint64
 	Failed      uint64
@@ -117,7 +120,9 @@ type Destination struct {
 }
 
 // Attempts is the number of connect() calls.
-func (d Destination) Attempts() uint64 { return d.Redirected + d.Untouched + d.Refused }
+func (d Destination) Attempts() uint64 {
+	return d.Redirected + d.Untouched + d.Granted + d.Held + d.Refused
+}
 
 // Connections returns the counts of all destinations, bytes of connections
 // that are open now included. Its cost grows with the number of sockets and
@@ -137,6 +142,8 @@ func (k *Kernel) Connections() ([]Destination, error) {
 			Exit:        k.exitName(key.Exit),
 			Redirected:  value.Redirected,
 			Untouched:   value.Untouched,
+			Granted:     value.Granted,
+			Held:        value.Held,
 			Refused:     value.Refused,
 			Established: value.Established,
 			Failed:      value.Failed,

@@ -45,6 +45,7 @@ type egressCell struct {
 type egressControl struct {
 	_          structs.HostLayout
 	Beat       uint64
+	Pad0       [7]uint64
 	OwnCgroup  uint64
 	OwnTgid    uint32
 	Excluded   uint32
@@ -54,21 +55,24 @@ type egressControl struct {
 	CanaryPort uint32
 	Endpoints  uint32
 	QuicRefuse uint32
-	Pad        uint32
+	Pad1       uint32
+	Pad2       uint64
 	CanaryGate uint32
 	NextToken  uint32
 	Dropped    uint64
 	PlaneMade  uint64
-	Pad2       [5]uint64
+	Pad3       [5]uint64
 	PaceNetns  uint64
 	PaceLimit  uint64
-	Pad3       [6]uint64
+	Pad4       [6]uint64
 }
 
 type egressDest struct {
 	_           structs.HostLayout
 	Redirected  uint64
 	Untouched   uint64
+	Granted     uint64
+	Held        uint64
 	Refused     uint64
 	Established uint64
 	Failed      uint64
@@ -241,6 +245,16 @@ type egressPrefixPort struct {
 	Pad    uint16
 }
 
+type egressRecent struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Addr   egressAddr
+	Exit   uint32
+	Port   uint16
+	_      [1]byte /* unsupported bitfield */
+	Via    uint8
+}
+
 type egressSockInfo struct {
 	_           structs.HostLayout
 	Dest        egressDestKey
@@ -251,6 +265,8 @@ type egressSockInfo struct {
 	Timed       uint32
 	Device      uint32
 	Early       uint32
+	Late        uint32
+	Via         uint32
 }
 
 type egressTarget struct {
@@ -292,6 +308,7 @@ type egressUdpPeer struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	egressMapAreas         = "areas"
 	egressMapBacklogs      = "backlogs"
 	egressMapControl       = "control"
 	egressMapDests         = "dests"
@@ -315,6 +332,7 @@ const (
 	egressMapPorts         = "ports"
 	egressMapPrefixPorts   = "prefix_ports"
 	egressMapPrefixes      = "prefixes"
+	egressMapRecent        = "recent"
 	egressMapRedirected    = "redirected"
 	egressMapTargets       = "targets"
 	egressMapTurns         = "turns"
@@ -391,6 +409,7 @@ type egressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type egressMapSpecs struct {
+	Areas       *ebpf.MapSpec `ebpf:"areas"`
 	Backlogs    *ebpf.MapSpec `ebpf:"backlogs"`
 	Control     *ebpf.MapSpec `ebpf:"control"`
 	Dests       *ebpf.MapSpec `ebpf:"dests"`
@@ -414,6 +433,7 @@ type egressMapSpecs struct {
 	Ports       *ebpf.MapSpec `ebpf:"ports"`
 	PrefixPorts *ebpf.MapSpec `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.MapSpec `ebpf:"prefixes"`
+	Recent      *ebpf.MapSpec `ebpf:"recent"`
 	Redirected  *ebpf.MapSpec `ebpf:"redirected"`
 	Targets     *ebpf.MapSpec `ebpf:"targets"`
 	Turns       *ebpf.MapSpec `ebpf:"turns"`
@@ -448,6 +468,7 @@ func (o *egressObjects) Close() error {
 //
 // It can be passed to loadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type egressMaps struct {
+	Areas       *ebpf.Map `ebpf:"areas"`
 	Backlogs    *ebpf.Map `ebpf:"backlogs"`
 	Control     *ebpf.Map `ebpf:"control"`
 	Dests       *ebpf.Map `ebpf:"dests"`
@@ -471,6 +492,7 @@ type egressMaps struct {
 	Ports       *ebpf.Map `ebpf:"ports"`
 	PrefixPorts *ebpf.Map `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.Map `ebpf:"prefixes"`
+	Recent      *ebpf.Map `ebpf:"recent"`
 	Redirected  *ebpf.Map `ebpf:"redirected"`
 	Targets     *ebpf.Map `ebpf:"targets"`
 	Turns       *ebpf.Map `ebpf:"turns"`
@@ -481,6 +503,7 @@ type egressMaps struct {
 
 func (m *egressMaps) Close() error {
 	return _EgressClose(
+		m.Areas,
 		m.Backlogs,
 		m.Control,
 		m.Dests,
@@ -504,6 +527,7 @@ func (m *egressMaps) Close() error {
 		m.Ports,
 		m.PrefixPorts,
 		m.Prefixes,
+		m.Recent,
 		m.Redirected,
 		m.Targets,
 		m.Turns,

@@ -36,6 +36,12 @@ type headersAddrCase struct {
 	Group uint32
 }
 
+type headersAreaCase struct {
+	_     structs.HostLayout
+	Addr  headersAddr
+	Known uint32
+}
+
 type headersBacklog struct {
 	_       structs.HostLayout
 	Pending uint64
@@ -63,6 +69,7 @@ type headersCell struct {
 type headersControl struct {
 	_          structs.HostLayout
 	Beat       uint64
+	Pad0       [7]uint64
 	OwnCgroup  uint64
 	OwnTgid    uint32
 	Excluded   uint32
@@ -72,21 +79,24 @@ type headersControl struct {
 	CanaryPort uint32
 	Endpoints  uint32
 	QuicRefuse uint32
-	Pad        uint32
+	Pad1       uint32
+	Pad2       uint64
 	CanaryGate uint32
 	NextToken  uint32
 	Dropped    uint64
 	PlaneMade  uint64
-	Pad2       [5]uint64
+	Pad3       [5]uint64
 	PaceNetns  uint64
 	PaceLimit  uint64
-	Pad3       [6]uint64
+	Pad4       [6]uint64
 }
 
 type headersDest struct {
 	_           structs.HostLayout
 	Redirected  uint64
 	Untouched   uint64
+	Granted     uint64
+	Held        uint64
 	Refused     uint64
 	Established uint64
 	Failed      uint64
@@ -293,6 +303,16 @@ type headersPrefixPort struct {
 	Pad    uint16
 }
 
+type headersRecent struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Addr   headersAddr
+	Exit   uint32
+	Port   uint16
+	_      [1]byte /* unsupported bitfield */
+	Via    uint8
+}
+
 type headersSockInfo struct {
 	_           structs.HostLayout
 	Dest        headersDestKey
@@ -303,6 +323,8 @@ type headersSockInfo struct {
 	Timed       uint32
 	Device      uint32
 	Early       uint32
+	Late        uint32
+	Via         uint32
 }
 
 type headersSpin struct {
@@ -351,6 +373,7 @@ type headersUdpPeer struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	headersMapAreas         = "areas"
 	headersMapBacklogs      = "backlogs"
 	headersMapControl       = "control"
 	headersMapDests         = "dests"
@@ -375,6 +398,7 @@ const (
 	headersMapPorts         = "ports"
 	headersMapPrefixPorts   = "prefix_ports"
 	headersMapPrefixes      = "prefixes"
+	headersMapRecent        = "recent"
 	headersMapRedirected    = "redirected"
 	headersMapTargets       = "targets"
 	headersMapTurns         = "turns"
@@ -392,6 +416,7 @@ const (
 	headersProgSockRelease  = "sock_release"
 	headersProgTestAcquire  = "test_acquire"
 	headersProgTestAddr     = "test_addr"
+	headersProgTestArea     = "test_area"
 	headersProgTestExit     = "test_exit"
 	headersProgTestGrown    = "test_grown"
 	headersProgTestNamed    = "test_named"
@@ -452,6 +477,7 @@ type headersProgramSpecs struct {
 	SockRelease  *ebpf.ProgramSpec `ebpf:"sock_release"`
 	TestAcquire  *ebpf.ProgramSpec `ebpf:"test_acquire"`
 	TestAddr     *ebpf.ProgramSpec `ebpf:"test_addr"`
+	TestArea     *ebpf.ProgramSpec `ebpf:"test_area"`
 	TestExit     *ebpf.ProgramSpec `ebpf:"test_exit"`
 	TestGrown    *ebpf.ProgramSpec `ebpf:"test_grown"`
 	TestNamed    *ebpf.ProgramSpec `ebpf:"test_named"`
@@ -463,6 +489,7 @@ type headersProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headersMapSpecs struct {
+	Areas       *ebpf.MapSpec `ebpf:"areas"`
 	Backlogs    *ebpf.MapSpec `ebpf:"backlogs"`
 	Control     *ebpf.MapSpec `ebpf:"control"`
 	Dests       *ebpf.MapSpec `ebpf:"dests"`
@@ -487,6 +514,7 @@ type headersMapSpecs struct {
 	Ports       *ebpf.MapSpec `ebpf:"ports"`
 	PrefixPorts *ebpf.MapSpec `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.MapSpec `ebpf:"prefixes"`
+	Recent      *ebpf.MapSpec `ebpf:"recent"`
 	Redirected  *ebpf.MapSpec `ebpf:"redirected"`
 	Targets     *ebpf.MapSpec `ebpf:"targets"`
 	Turns       *ebpf.MapSpec `ebpf:"turns"`
@@ -521,6 +549,7 @@ func (o *headersObjects) Close() error {
 //
 // It can be passed to loadHeadersObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headersMaps struct {
+	Areas       *ebpf.Map `ebpf:"areas"`
 	Backlogs    *ebpf.Map `ebpf:"backlogs"`
 	Control     *ebpf.Map `ebpf:"control"`
 	Dests       *ebpf.Map `ebpf:"dests"`
@@ -545,6 +574,7 @@ type headersMaps struct {
 	Ports       *ebpf.Map `ebpf:"ports"`
 	PrefixPorts *ebpf.Map `ebpf:"prefix_ports"`
 	Prefixes    *ebpf.Map `ebpf:"prefixes"`
+	Recent      *ebpf.Map `ebpf:"recent"`
 	Redirected  *ebpf.Map `ebpf:"redirected"`
 	Targets     *ebpf.Map `ebpf:"targets"`
 	Turns       *ebpf.Map `ebpf:"turns"`
@@ -555,6 +585,7 @@ type headersMaps struct {
 
 func (m *headersMaps) Close() error {
 	return _HeadersClose(
+		m.Areas,
 		m.Backlogs,
 		m.Control,
 		m.Dests,
@@ -579,6 +610,7 @@ func (m *headersMaps) Close() error {
 		m.Ports,
 		m.PrefixPorts,
 		m.Prefixes,
+		m.Recent,
 		m.Redirected,
 		m.Targets,
 		m.Turns,
@@ -609,6 +641,7 @@ type headersPrograms struct {
 	SockRelease  *ebpf.Program `ebpf:"sock_release"`
 	TestAcquire  *ebpf.Program `ebpf:"test_acquire"`
 	TestAddr     *ebpf.Program `ebpf:"test_addr"`
+	TestArea     *ebpf.Program `ebpf:"test_area"`
 	TestExit     *ebpf.Program `ebpf:"test_exit"`
 	TestGrown    *ebpf.Program `ebpf:"test_grown"`
 	TestNamed    *ebpf.Program `ebpf:"test_named"`
@@ -629,6 +662,7 @@ func (p *headersPrograms) Close() error {
 		p.SockRelease,
 		p.TestAcquire,
 		p.TestAddr,
+		p.TestArea,
 		p.TestExit,
 		p.TestGrown,
 		p.TestNamed,

@@ -30,7 +30,7 @@ func loadWrappers(t testing.TB, k *Kernel) *wrappers {
 	programs := new(wrappers)
 	replace := map[string]*ebpf.Map{
 		"control": k.objs.Control, "ledger": k.objs.Ledger, "ports": k.objs.Ports,
-		"prefixes": k.objs.Prefixes, "prefix_ports": k.objs.PrefixPorts,
+		"prefixes": k.objs.Prefixes, "prefix_ports": k.objs.PrefixPorts, "areas": k.objs.Areas,
 		"exit_sources": k.objs.ExitSources, "exit_devices": k.objs.ExitDevices, "exit_marks": k.objs.ExitMarks,
 		"exit_uids": k.objs.ExitUids, "endpoints": k.objs.Endpoints,
 	}
@@ -41,7 +41,7 @@ func loadWrappers(t testing.TB, k *Kernel) *wrappers {
 	t.Cleanup(coll.Close)
 	for name, p := range map[string]**ebpf.Program{
 		"test_addr": &programs.TestAddr, "test_named": &programs.TestNamed, "test_exit": &programs.TestExit,
-		"test_acquire": &programs.TestAcquire, "test_spin": &programs.TestSpin, "test_grown": &programs.TestGrown,
+		"test_area": &programs.TestArea, "test_acquire": &programs.TestAcquire, "test_spin": &programs.TestSpin, "test_grown": &programs.TestGrown,
 	} {
 		*p = coll.Programs[name]
 	}
@@ -206,10 +206,13 @@ func TestHeaderNamed(t *testing.T) {
 			}
 		}
 	}
-	for name, m := range map[string]*ebpf.Map{"ports": k.objs.Ports, "prefixes": k.objs.Prefixes, "prefix_ports": k.objs.PrefixPorts} {
+	for name, m := range map[string]*ebpf.Map{"prefixes": k.objs.Prefixes, "prefix_ports": k.objs.PrefixPorts} {
 		if n := entries(t, m); n != 0 {
 			t.Errorf("map %s after the last policy: got %d entries, want 0", name, n)
 		}
+	}
+	if n := portsNamed(t, k); n != 0 {
+		t.Errorf("ports after the last policy: got %d, want 0", n)
 	}
 }
 
@@ -239,7 +242,7 @@ func TestApplyRejects(t *testing.T) {
 			t.Errorf("%+v: got no error", bad)
 		}
 	}
-	if n := entries(t, k.objs.Ports); n != 1 {
+	if n := portsNamed(t, k); n != 1 {
 		t.Errorf("ports after refused policies: got %d, want the 1 of before", n)
 	}
 	if n := entries(t, k.objs.ExitUids); n != maxUIDs {
@@ -261,6 +264,26 @@ func manyUsers(n int) []policy.Exit {
 		}
 	}
 	return exits
+}
+
+// portsNamed counts the ports that are named at any address.
+func portsNamed(t testing.TB, k *Kernel) int {
+	t.Helper()
+	var (
+		port  uint32
+		value egressNamed
+	)
+	n := 0
+	it := k.objs.Ports.Iterate()
+	for it.Next(&port, &value) {
+		if value != (egressNamed{}) {
+			n++
+		}
+	}
+	if err := it.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // entries counts what is in a hash.

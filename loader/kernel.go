@@ -59,9 +59,11 @@ type Kernel struct {
 	ledgerMem  []byte
 	controlMem []byte
 	backlogMem []byte
+	areaMem    []byte
 	cells      []ledger.Cell
 	control    *egressControl
 	backlogs   []egressBacklog
+	areas      []uint64 // written under stateMu
 
 	takers sync.Pool // *taker
 
@@ -168,6 +170,9 @@ func (k *Kernel) load(cfg Config) error {
 	if n := spec.Maps[egressMapGates].MaxEntries; int(n) != len(gateNames) {
 		return fmt.Errorf("programs have %d gates, the loader knows %d", n, len(gateNames))
 	}
+	if n := spec.Maps[egressMapAreas].MaxEntries; n != 2*areaWords {
+		return fmt.Errorf("programs have %d words of areas, the loader knows %d", n, 2*areaWords)
+	}
 	if err := checkCell(spec.Types); err != nil {
 		return err
 	}
@@ -212,12 +217,16 @@ func (k *Kernel) mapAll() (err error) {
 	if k.backlogMem, err = mapMemory(k.objs.Backlogs); err != nil {
 		return err
 	}
+	if k.areaMem, err = mapMemory(k.objs.Areas); err != nil {
+		return err
+	}
 	k.cells, err = ledger.Cells(k.ledgerMem[:int(k.objs.Ledger.MaxEntries())*ledger.CellSize])
 	if err != nil {
 		return err
 	}
 	k.control = &records[egressControl](k.controlMem, 1)[0]
 	k.backlogs = records[egressBacklog](k.backlogMem, k.objs.Backlogs.MaxEntries())
+	k.areas = records[uint64](k.areaMem, k.objs.Areas.MaxEntries())
 	return nil
 }
 
@@ -230,8 +239,8 @@ func (k *Kernel) Close() error {
 		errs = append(errs, k.flush.Close())
 		k.flush = nil
 	}
-	k.cells, k.control, k.backlogs = nil, nil, nil
-	for _, mem := range []*[]byte{&k.ledgerMem, &k.controlMem, &k.backlogMem} {
+	k.cells, k.control, k.backlogs, k.areas = nil, nil, nil, nil
+	for _, mem := range []*[]byte{&k.ledgerMem, &k.controlMem, &k.backlogMem, &k.areaMem} {
 		if *mem != nil {
 			errs = append(errs, unix.Munmap(*mem))
 			*mem = nil

@@ -115,6 +115,9 @@ func TestPlaneGrants(t *testing.T) {
 	if len(lanes) != 2 || len(r.made()) != 0 {
 		t.Errorf("lanes made: got %d, want 2, each told once", len(lanes))
 	}
+	if d := r.destination(r.at("127.0.0.1")); d.Granted != 1 || d.Redirected != 1 || d.Untouched != 0 || d.Established != 2 {
+		t.Errorf("destination: got %+v, want one granted and one redirected, both established", d)
+	}
 	if got, want := r.Plane().Spares(), int64(14); got != want {
 		t.Errorf("spares: got %d, want %d", got, want)
 	}

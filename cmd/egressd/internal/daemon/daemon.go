@@ -180,6 +180,9 @@ func Open(cfg Config) (_ *Daemon, err error) {
 	d.dns = newDNSNames(cfg.Logger, p.Scope, d.clock.Now)
 	d.dns.changed = d.renamed
 	d.closeLater(d.dns.close)
+	d.names.addr = func(dest netip.AddrPort) (string, bool) {
+		return d.engine.LabelOf(dest.Addr().String(), dest)
+	}
 	d.names.dns = func(dest netip.AddrPort) (string, bool) { return d.dns.label(dest, d.engine.LabelOf) }
 	d.proxy, err = proxy.New(proxy.Config{
 		Engine:     d.engine,

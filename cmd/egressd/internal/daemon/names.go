@@ -22,6 +22,8 @@ const maxNames = 1 << 14
 type names struct {
 	// dns, if set, has labels for addresses that showed none themselves.
 	dns func(netip.AddrPort) (label string, ok bool)
+	// addr, if set, has labels for addresses that budgets name.
+	addr func(netip.AddrPort) (label string, ok bool)
 
 	labelMu sync.Mutex // held for moments: an event loop may wait for it
 	labels  map[netip.AddrPort]string
@@ -43,9 +45,9 @@ type labelled struct{ label, exit string }
 
 // outcomes are attempts to connect, by what became of them.
 type outcomes struct {
-	redirected, untouched, refused uint64
-	retransmits, handshakes        uint64
-	handshakeTime                  time.Duration
+	redirected, untouched, granted, held, refused uint64
+	retransmits, handshakes                       uint64
+	handshakeTime                                 time.Duration
 }
 
 // saw notes that addr showed a name which label stands for.
@@ -100,6 +102,11 @@ func (n *names) count(read func() ([]loader.Destination, error)) ([]metrics.Conn
 	for _, d := range all {
 		key := destination{d.Dest, d.Exit}
 		label := n.label(d.Dest)
+		if n.addr != nil && label == policy.OtherLabel && d.Granted+d.Held+d.Refused > 0 {
+			if l, ok := n.addr(d.Dest); ok { // a budget by address, which the kernel plane knows
+				label = l
+			}
+		}
 		total := n.totals[labelled{label, d.Exit}]
 		if total == nil {
 			total = new(outcomes)
@@ -108,6 +115,8 @@ func (n *names) count(read func() ([]loader.Destination, error)) ([]metrics.Conn
 		last := n.last[key]
 		total.redirected += grown(d.Redirected, last.Redirected)
 		total.untouched += grown(d.Untouched, last.Untouched)
+		total.granted += grown(d.Granted, last.Granted)
+		total.held += grown(d.Held, last.Held)
 		total.refused += grown(d.Refused, last.Refused)
 		total.retransmits += grown(d.Retransmits, last.Retransmits)
 		total.handshakes += grown(d.Handshakes, last.Handshakes)
@@ -122,7 +131,8 @@ func (n *names) count(read func() ([]loader.Destination, error)) ([]metrics.Conn
 			Outcomes: []metrics.Count{
 				{Label: "redirected", N: t.redirected},
 				{Label: "untouched", N: t.untouched},
-				{Label: "held", N: 0}, // connections are held by the proxy, not in the kernel
+				{Label: "granted", N: t.granted},
+				{Label: "held", N: t.held},
 				{Label: "refused", N: t.refused},
 			},
 			Retransmits:   t.retransmits,

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/egressd/egressd/policy"
+)
+
+// recentSlots views the slots of connections of which nothing is counted yet.
+func (r *rig) recentSlots() []egressRecent {
+	r.t.Helper()
+	mem, err := mapMemory(r.objs.Recent)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		if err := unix.Munmap(mem); err != nil {
+			r.t.Error(err)
+		}
+	})
+	return records[egressRecent](mem, r.objs.Recent.MaxEntries())
+}
+
+// taken counts the slots that are not free.
+func taken(slots []egressRecent) (n int) {
+	for i := range slots {
+		if atomic.LoadUint64(&slots[i].Cookie) != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// A slot is as large as a power of two that divides a cache line, and its array
+// begins at a page.
+func TestRecentLayout(t *testing.T) {
+	needRoot(t)
+	r := newRig(t, Config{})
+	slots := r.recentSlots()
+	if size := unsafe.Sizeof(slots[0]); 64%size != 0 {
+		t.Errorf("a slot has %d bytes: some lie in two cache lines", size)
+	}
+	if n := len(slots); n&(n-1) != 0 {
+		t.Errorf("%d slots: the programs want a power of two", n)
+	}
+}
+
+// lay puts the connection of one socket into the slot of another, as if as many
+// cookies as there are slots had been handed out in between.
+func (r *rig) lay(slots []egressRecent, of, into *client) {
+	r.t.Helper()
+	n := uint64(len(slots))
+	cookie, other := uint64(of.call("cookie", 0).N), uint64(into.call("cookie", 0).N)
+	from, to := &slots[cookie%n], &slots[other%n]
+	if from.Cookie != cookie || to.Cookie != 0 {
+		r.t.Fatalf("slots of sockets %d and %d have %d and %d", cookie, other, from.Cookie, to.Cookie)
+	}
+	*to, *from = *from, egressRecent{}
+}
+
+// A connection whose slot another one takes is counted to the last byte, and
+// so is the other.
+func TestRecentTaken(t *testing.T) {
+	r := newRig(t, Config{})
+	slots := r.recentSlots()
+	for _, tt := range []struct {
+		name  string
+		exits []policy.Exit
+		exit  string
+	}{
+		{"exit known", nil, policy.DirectExit},
+		{"exit late", []policy.Exit{{Name: "addr", Source: netip.MustParseAddr("127.0.0.1")}}, "addr"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r.apply(policy.Redirects{Exits: tt.exits})
+			first, second, third := startOrigin(t).at("127.0.0.1"), startOrigin(t).at("127.0.0.1"), freePort(t)
+			want := func(when, dest, exit string, d Destination) {
+				t.Helper()
+				d.Dest, d.Exit = netip.MustParseAddrPort(dest), exit
+				found := r.destinations(dest)
+				if got := steady(found[exit]); got != d || len(found) != 1 {
+					t.Errorf("%s: got %+v, want %+v alone", when, found, d)
+				}
+			}
+			a := r.agent.tcp4().mustConnect(first)
+			a.call("send", 100)
+			b := r.agent.tcp4()
+			r.lay(slots, a, b)
+			b.mustConnect(second)
+			if n := entries(t, r.objs.Untouched); n != 1 {
+				t.Errorf("connections outside the slots: got %d, want the first", n)
+			}
+			b.call("send", 10)
+			a.call("send", 1)
+			c := r.agent.tcp4()
+			r.lay(slots, b, c)
+			if err := c.connect(third); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Fatalf("connect: got %v, want ECONNREFUSED", err)
+			}
+			b.close()
+			want("second, closed", second, tt.exit, Destination{Untouched: 1, Established: 1, Handshakes: 1, TxBytes: 10})
+			want("first, open", first, tt.exit, Destination{Untouched: 1, Established: 1, Handshakes: 1, TxBytes: 101})
+			a.call("send", 1000)
+			a.close()
+			want("first, closed", first, tt.exit, Destination{Untouched: 1, Established: 1, Handshakes: 1, TxBytes: 1101})
+			c.close()
+			want("third", third, policy.DirectExit, Destination{Untouched: 1, Failed: 1})
+			if n, m := taken(slots), entries(t, r.objs.Untouched); n != 0 || m != 0 {
+				t.Errorf("left: got %d slots and %d connections outside, want none", n, m)
+			}
+		})
+	}
+}
+
+// A socket that is used again, wherever its first connection is remembered.
+func TestRecentUsedAgain(t *testing.T) {
+	r := newRig(t, Config{})
+	slots := r.recentSlots()
+	for _, asked := range []bool{false, true} {
+		first, second := startOrigin(t).at("127.0.0.1"), startOrigin(t).at("127.0.0.1")
+		c := r.agent.tcp4().mustConnect(first)
+		if asked { // which moves it
+			if got := r.destination(first); got.Untouched != 1 {
+				t.Errorf("asked: got %+v, want 1 untouched", got)
+			}
+		}
+		c.call("disconnect", 0)
+		c.mustConnect(second)
+		c.call("send", 5)
+		c.close()
+		// The kernel forgot of the first that it was established, unless
+		// somebody asked before.
+		got := steady(r.destination(first))
+		if got.Untouched != 1 || got.Established+got.Failed != 1 || got.TxBytes != 0 || (got.Established == 1) != asked {
+			t.Errorf("asked %t: first: got %+v, want 1 untouched", asked, got)
+		}
+		if got := r.destination(second); got.Untouched != 1 || got.Established != 1 || got.TxBytes != 5 || got.Handshakes != 0 {
+			t.Errorf("asked %t: second: got %+v, want 1 established, 5 bytes", asked, got)
+		}
+	}
+	if n, m := taken(slots), entries(t, r.objs.Untouched); n != 0 || m != 0 {
+		t.Errorf("left: got %d slots and %d connections outside, want none", n, m)
+	}
+}
+
+// A slot whose owner does not run makes nobody wait, and what wants it goes
+// elsewhere.
+func TestRecentBusy(t *testing.T) {
+	r := newRig(t, Config{})
+	slots := r.recentSlots()
+	origin := startOrigin(t).at("127.0.0.1")
+	c := r.agent.tcp4()
+	slot := &slots[uint64(c.call("cookie", 0).N)%uint64(len(slots))]
+	atomic.StoreUint64(&slot.Cookie, ^uint64(0))
+	c.mustConnect(origin)
+	c.call("send", 3)
+	c.close()
+	if got := r.destination(origin); got.Untouched != 1 || got.Established != 1 || got.TxBytes != 3 {
+		t.Errorf("got %+v, want 1 untouched, 3 bytes", got)
+	}
+	if slot.Cookie != ^uint64(0) || entries(t, r.objs.Untouched) != 0 {
+		t.Errorf("slot of another: got %d, want it left alone, and nothing outside", slot.Cookie)
+	}
+}
+
+// Connections that come and go while somebody asks for their counts, over and
+// over, count once each.
+func TestCountsWhileAsked(t *testing.T) {
+	r := newRig(t, Config{})
+	slots := r.recentSlots()
+	for _, exits := range [][]policy.Exit{nil, {{Name: "addr", Source: netip.MustParseAddr("127.0.0.1")}}} {
+		r.apply(policy.Redirects{Exits: exits})
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go closeAll(l, nil)
+		dest := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port(l))
+		const each = 500
+		agents := []*agent{r.agent, startAgent(t, r.cgroup, sysProcAttr()), startAgent(t, r.cgroup, sysProcAttr())}
+		var wg sync.WaitGroup
+		for _, a := range agents {
+			wg.Go(func() { a.do(agentCall{Op: "churn", Family: unix.AF_INET, Value: each, Addr: dest}) })
+		}
+		done := make(chan struct{})
+		go func() { wg.Wait(); close(done) }()
+		for asking := true; asking; {
+			select {
+			case <-done:
+				asking = false
+			default:
+			}
+			r.destination(dest.String())
+		}
+		var sum Destination
+		for _, d := range r.destinations(dest.String()) {
+			sum.Untouched += d.Untouched
+			sum.Established += d.Established
+			sum.Failed += d.Failed
+		}
+		if want := uint64(each * len(agents)); sum.Untouched != want || sum.Established != want || sum.Failed != 0 {
+			t.Errorf("exits %v: got %+v, want %d untouched and established", exits, sum, want)
+		}
+	}
+	if n, m := taken(slots), entries(t, r.objs.Untouched); n != 0 || m != 0 {
+		t.Errorf("left: got %d slots and %d connections outside, want none", n, m)
+	}
+}
+
+// load counts what is in every map whose entries come and go.
+func (r *rig) load() map[string]int {
+	r.t.Helper()
+	n := map[string]int{"recent": taken(r.recentSlots())}
+	maps := reflect.ValueOf(r.objs.egressMaps)
+	for i := range maps.NumField() {
+		m, ok := maps.Field(i).Interface().(*ebpf.Map)
+		if !ok || (m.Type() != ebpf.Hash && m.Type() != ebpf.LRUHash) {
+			continue
+		}
+		n[maps.Type().Field(i).Name] = entries(r.t, m)
+	}
+	return n
+}
+
+// manyConnections makes n connections of every kind that connect() knows, and
+// returns how many entries they left in the maps.
+func manyConnections(t testing.TB, n int) (left int) {
+	r := newRig(t, Config{})
+	r.enrol(1 << 20)
+	l, err := net.Listen("tcp", "[::]:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go closeAll(l, nil)
+	go closeAll(r.listener, func(local netip.AddrPort) { r.Take(r.netns, local, netip.AddrPort{}) })
+	late := policy.Redirects{Exits: []policy.Exit{{Name: "addr", Source: netip.MustParseAddr("127.0.0.1")}}}
+	ports := policy.Redirects{Ports: []policy.PortRedirect{{Port: port(l), Local: true}}}
+	kinds := []struct {
+		redirects policy.Redirects
+		family    int
+		addr      string
+		beat      bool
+	}{
+		{policy.Redirects{}, unix.AF_INET, "127.0.0.1", true},
+		{policy.Redirects{}, unix.AF_INET6, "::1", true},
+		{late, unix.AF_INET, "127.0.0.1", true},
+		{ports, unix.AF_INET, "127.0.0.1", true},
+		{ports, unix.AF_INET, "127.0.0.1", false}, // named, and left alone
+	}
+	all := func(each int) {
+		for _, k := range kinds {
+			r.apply(k.redirects)
+			if k.beat {
+				r.Beat(now() + 1<<42)
+			} else {
+				r.Beat(0)
+			}
+			addr := netip.AddrPortFrom(netip.MustParseAddr(k.addr), port(l))
+			r.agent.do(agentCall{Op: "churn", Family: k.family, Value: each, Addr: addr})
+			// Records of flows are taken by somebody else.
+			for range 200 {
+				if r.Pending() == 0 {
+					break
+				}
+				unix.Nanosleep(&unix.Timespec{Nsec: 5e6}, nil)
+			}
+			r.apply(policy.Redirects{})
+		}
+	}
+	all(1) // which leaves an entry for each destination
+	before := r.load()
+	all((n + len(kinds) - 1) / len(kinds))
+	for name, n := range r.load() {
+		if more := n - before[name]; more > 0 {
+			t.Errorf("map %s: %d entries more than before", name, more)
+			left += more
+		}
+	}
+	return left
+}
+
+// Connections leave nothing in any map. BenchmarkManyConnections makes more.
+func TestManyConnections(t *testing.T) {
+	manyConnections(t, 2000)
+}
+
+func BenchmarkManyConnections(b *testing.B) {
+	left := manyConnections(b, b.N)
+	b.ReportMetric(float64(left), "left")
+}
