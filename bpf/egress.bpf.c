@@ -188,6 +188,7 @@ int sock_release(struct bpf_sock *ctx)
 	struct sock_info *info, taken;
 	struct recent *r;
 	__u64 cookie;
+	bool foreign;
 
 	if (!ctl || ctx->protocol != IPPROTO_TCP)
 		return 1;
@@ -195,10 +196,13 @@ int sock_release(struct bpf_sock *ctx)
 	r = recent_slot(cookie);
 	if (!r)
 		return 1;
+	foreign = r->foreign;
 	/* The context of this hook is the socket itself. */
 	if (recent_take(r, cookie, &taken)) {
-		/* Whoever closes it is who connected it. */
-		if (!task_is_own(ctl, (struct task_struct *)bpf_get_current_task()))
+		/* Whoever closes it is who connected it, unless the iterator
+		 * had it in its hands.
+		 */
+		if (foreign || !task_is_own(ctl, (struct task_struct *)bpf_get_current_task()))
 			sock_account(ctl, &taken, (struct tcp_sock *)ctx, true);
 		return 1;
 	}
