@@ -35,12 +35,9 @@ demo: ## watch four workers break a limit, and egressd keep it (at most 40 s)
 	@$(SUDO) bin/egressd demo
 
 .PHONY: test
-# One package at a time: the tests of pacing shall not be late because others
-# are busy.
 test: ## run every test with the race detector (those that need root, too, when root)
 	@scripts/install-deps.sh test
-	@$(GO) build -o bin/tally ./test/tally
-	@$(GO) test -race -json -p 1 -timeout 20m ./... | bin/tally
+	@scripts/test.sh free loose strict
 
 .PHONY: test-root
 test-root: ## run only the packages whose tests need root; refuses to run without

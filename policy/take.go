@@ -137,7 +137,7 @@ func (l *Lane) Return(g Grant, now ledger.Time) {
 	if g.Cost == 0 {
 		return
 	}
-	l.Cell.Refund(g.Grant, now)
+	l.Cell.Refund(g.Grant)
 	// A window that is no longer the lane's must not write into its cell.
 	if x := l.limits.Load(); g.window != nil && x != nil && x.window == g.window {
 		g.window.Undo(g.stamp, now)

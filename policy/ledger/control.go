@@ -93,12 +93,10 @@ func (c *Cell) Reward(now Time, reqEpoch uint64, step float64) (reopened bool) {
 	return reopened
 }
 
-// Refund gives back, at now, a unit that never reached the wire. It returns
-// what can be returned without letting a window exceed burst + rate*d: a unit
-// after which nobody took another, or whose slot still lies ahead. Others are
-// lost, as is a unit from before a penalty, whose bucket was emptied. A probe
-// ends.
-func (c *Cell) Refund(g Grant, now Time) {
+// Refund gives back a unit that never reached the wire, if nobody took another
+// since; else it is lost, as is one from before a penalty, whose bucket was
+// emptied. A probe ends. Of one grant, Refund or Correct is called, and once.
+func (c *Cell) Refund(g Grant) {
 	c.Granted.Add(-g.Cost)
 	if c.Epoch.Load() != g.Epoch {
 		return
@@ -106,16 +104,23 @@ func (c *Cell) Refund(g Grant, now Time) {
 	if g.Probe {
 		c.EndProbe()
 	}
-	if g.Span == 0 {
-		return
+	c.giveBack(g, g.Span)
+}
+
+// giveBack takes ns, at most what g moved TAT by, off TAT again, if TAT is what g
+// left behind. Since TAT only falls by what the last unit gives back, nobody's
+// unit is behind that of g then. cell_undo in bpf/cell.h is the twin.
+//
+// Units behind g would be no obstacle if all of them were taken at instants before
+// the slot of g. But an argument now could not tell: others may have taken, by
+// later instants, between the reading of the clock and the swap here, and the
+// kernel takes for times to come. To move TAT by the slot of g then makes it too
+// small for theirs, and one unit more than burst + rate*d can go.
+func (c *Cell) giveBack(g Grant, ns uint64) {
+	// Never below the emptied bucket of the last reopening.
+	if next := max(g.TAT-ns, c.OpenUntil.Load()+c.Tolerance.Load()); next < g.TAT {
+		c.TAT.CompareAndSwap(g.TAT, next)
 	}
-	swap(&c.TAT, func(tat uint64) uint64 {
-		if tat != g.TAT && (tat < g.TAT || g.TAT-g.Span < uint64(now)) {
-			return tat
-		}
-		// Never below the emptied bucket of the last reopening.
-		return min(tat, max(tat-g.Span, c.OpenUntil.Load()+c.Tolerance.Load()))
-	})
 }
 
 // Correct corrects, at now, what g took to cost units: a request turned out
@@ -139,11 +144,7 @@ func (c *Cell) Correct(g Grant, cost uint64, now Time) {
 		})
 		return
 	}
-	back := (g.Cost - cost) * (g.Span / g.Cost)
-	// Never below the emptied bucket of the last reopening.
-	if next := max(g.TAT-back, c.OpenUntil.Load()+c.Tolerance.Load()); next < g.TAT {
-		c.TAT.CompareAndSwap(g.TAT, next)
-	}
+	c.giveBack(g, (g.Cost-cost)*(g.Span/g.Cost))
 }
 
 // Owe takes cost units at now whether they are there or not: of what goes

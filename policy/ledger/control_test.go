@@ -307,31 +307,39 @@ func TestRefund(t *testing.T) {
 	}
 	t.Run("the last unit", func(t *testing.T) {
 		c := newCell(sec, 1)
-		c.Refund(mustTake(t, c, t0), at(ms))
+		c.Refund(mustTake(t, c, t0))
 		tell(t, c, []step{{at: ms, take: 1, full: true, wait: sec}})
 	})
 	t.Run("not after another", func(t *testing.T) {
-		// What was taken at 0 and at 1 s and given back at 1 s must not let two
-		// go at 1 s.
+		// What was taken at 0 and at 1 s must not, the first given back, let two
+		// go at 1 s: not even if the slot of the first began when it was taken.
 		c := newCell(sec, 1)
 		first := mustTake(t, c, t0)
 		mustTake(t, c, at(sec))
-		c.Refund(first, at(sec))
+		c.Refund(first)
 		tell(t, c, []step{{at: sec, full: true, wait: sec}})
 	})
-	t.Run("a slot that lies ahead", func(t *testing.T) {
+	t.Run("one after the other, the last first", func(t *testing.T) {
 		c := newCell(sec, 3)
 		mustTake(t, c, t0)
-		second := mustTake(t, c, t0)
+		second, third := mustTake(t, c, t0), mustTake(t, c, t0)
+		c.Refund(third)
+		c.Refund(second)
+		tell(t, c, []step{{at: ms, take: 2, full: true, wait: sec - ms}})
+	})
+	t.Run("the first first is one lost", func(t *testing.T) {
+		c := newCell(sec, 3)
 		mustTake(t, c, t0)
-		c.Refund(second, at(ms))
+		second, third := mustTake(t, c, t0), mustTake(t, c, t0)
+		c.Refund(second)
+		c.Refund(third)
 		tell(t, c, []step{{at: ms, take: 1, full: true, wait: sec - ms}})
 	})
 	t.Run("not into an emptied bucket", func(t *testing.T) {
 		c := newCell(sec, 5)
 		g := mustTake(t, c, t0)
 		c.Penalize(at(ms), 0, at(sec), 0.5, 2*sec)
-		c.Refund(g, at(2*ms))
+		c.Refund(g)
 		tell(t, c, []step{{at: sec, take: 1, full: true, wait: 2 * sec}})
 	})
 	t.Run("a probe", func(t *testing.T) {
@@ -341,7 +349,7 @@ func TestRefund(t *testing.T) {
 		if !g.Probe {
 			t.Fatal("the first unit after the reopening is no probe")
 		}
-		c.Refund(g, at(1100*ms))
+		c.Refund(g)
 		tell(t, c, []step{{at: 1100 * ms, take: 1, full: true, wait: 1900 * ms}})
 	})
 	t.Run("not into a bucket that late news emptied", func(t *testing.T) {
@@ -349,16 +357,27 @@ func TestRefund(t *testing.T) {
 		c.Penalize(t0, 0, at(sec), 0.5, 2*sec)
 		g := mustTake(t, c, at(sec))
 		c.Penalize(at(1100*ms), 0, at(2100*ms), 0.5, 2*sec)
-		c.Refund(g, at(1150*ms))
+		c.Refund(g)
 		tell(t, c, []step{
 			{at: 2100 * ms, take: 1},
 			{at: 2100 * ms, do: reward(1, true, t), full: true, wait: 200 * ms},
 		})
 	})
+	t.Run("not below a bucket that late news found empty", func(t *testing.T) {
+		c := newCell(100*ms, 5)
+		c.Penalize(t0, 0, at(sec), 0.5, 2*sec)
+		g := mustTake(t, c, at(sec))
+		c.Penalize(at(1050*ms), 0, at(1100*ms), 0.5, 2*sec) // moves the reopening, not TAT
+		c.Refund(g)
+		tell(t, c, []step{
+			{at: 1100 * ms, take: 1},
+			{at: 1100 * ms, do: reward(1, true, t), full: true, wait: 200 * ms},
+		})
+	})
 	t.Run("is not counted", func(t *testing.T) {
 		c := newCell(sec, 3)
 		mustTake(t, c, t0)
-		c.Refund(mustTake(t, c, t0), t0)
+		c.Refund(mustTake(t, c, t0))
 		if got := c.Granted.Load(); got != 1 {
 			t.Errorf("granted = %d, want 1", got)
 		}
@@ -366,14 +385,14 @@ func TestRefund(t *testing.T) {
 	t.Run("twice is nothing more", func(t *testing.T) {
 		c := newCell(sec, 2)
 		g := mustTake(t, c, t0)
-		c.Refund(g, t0)
-		c.Refund(g, t0)
+		c.Refund(g)
+		c.Refund(g)
 		tell(t, c, []step{{take: 2, full: true, wait: sec}})
 	})
 	t.Run("nothing", func(t *testing.T) {
 		c := newCell(sec, 1)
 		mustTake(t, c, t0)
-		c.Refund(Grant{}, t0)
+		c.Refund(Grant{})
 		tell(t, c, []step{{full: true, wait: sec}})
 	})
 }
@@ -539,7 +558,7 @@ func TestQueuedStays(t *testing.T) {
 			c.Penalize(t0, 0, t0, 0.5, sec)
 			now := t0.Add(time.Minute)
 			g, _, _ := c.Take(now, 1)
-			if c.Refund(g, now); c.Probing() {
+			if c.Refund(g); c.Probing() {
 				t.Error("the probe is still under way")
 			}
 		}, false},

@@ -3,6 +3,7 @@
 package ledger
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -26,6 +27,14 @@ func TestCellSize(t *testing.T) {
 // burst + window/interval.
 func checkWindows(t *testing.T, grants []Time, interval time.Duration, burst int) {
 	t.Helper()
+	if err := exceeds(grants, interval, burst); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// exceeds tells where in any window more units were granted than
+// burst + window/interval; nil if nowhere. It sorts grants.
+func exceeds(grants []Time, interval time.Duration, burst int) error {
 	slices.Sort(grants)
 	// The bound holds in every window if and only if it holds in those that
 	// begin and end with a grant. With a = grants[i] - i*interval it says that
@@ -35,9 +44,10 @@ func checkWindows(t *testing.T, grants []Time, interval time.Duration, burst int
 		a := int64(g) - int64(i)*int64(interval)
 		highest = max(highest, a)
 		if a-highest <= -int64(burst)*int64(interval) {
-			t.Fatalf("grant %d at +%v is one too many for burst %d at %v", i, g.Sub(grants[0]), burst, interval)
+			return fmt.Errorf("grant %d at +%v is one too many for burst %d at %v", i, g.Sub(grants[0]), burst, interval)
 		}
 	}
+	return nil
 }
 
 // Many goroutines at one cell, by a clock that all of them move: no window
@@ -112,7 +122,7 @@ func TestExactWithVerdicts(t *testing.T) {
 				done := Time(clock.Load())
 				switch r.IntN(20) {
 				case 0:
-					c.Refund(g, done)
+					c.Refund(g)
 					continue
 				case 1:
 					c.Penalize(done, g.Epoch, done.Add(time.Duration(r.IntN(3))*time.Millisecond), 0.5, 0)

@@ -136,8 +136,14 @@ func (t *tally) endPackage(e event) {
 	fmt.Fprintf(t.out, "FAIL  %s %.1fs\n", e.Package, e.Elapsed)
 }
 
-// finish prints the count, and says whether it is a good one.
+// finish prints the count, and says whether it is a good one. A test whose
+// package did not end is a failure: the events were cut off.
 func (t *tally) finish() error {
+	for id := range t.running {
+		t.failed++
+		fmt.Fprintf(t.out, "--- UNFINISHED: %s %s\n", id.pkg, id.name)
+		t.print(t.output[id])
+	}
 	slices.SortFunc(t.skips, cmp.Compare[string])
 	for _, s := range t.skips {
 		fmt.Fprintln(t.out, "skip ", s)

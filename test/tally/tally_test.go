@@ -9,10 +9,11 @@ import (
 
 func TestTally(t *testing.T) {
 	for _, tc := range []struct {
-		name   string
-		events string
-		want   string // the whole output
-		err    string // "" for a good run
+		name    string
+		earlier string
+		events  string
+		want    string // the whole output
+		err     string // "" for a good run
 	}{
 		{
 			name: "good",
@@ -73,6 +74,50 @@ FAIL  m/a 0.0s
 			err: "there were failures",
 		},
 		{
+			name: "an earlier run counts and is not shown again",
+			earlier: `{"Action":"output","Package":"m/a","Test":"TestS","Output":"    a_test.go:7: no fq\n"}
+{"Action":"skip","Package":"m/a","Test":"TestS"}
+{"Action":"pass","Package":"m/a","Test":"TestA"}
+{"Action":"pass","Package":"m/a","Elapsed":1}
+`,
+			events: `{"Action":"pass","Package":"m/b","Test":"TestB"}
+{"Action":"pass","Package":"m/b","Elapsed":2}
+`,
+			want: `ok    m/b 2.0s
+skip  m/a TestS: a_test.go:7: no fq
+2 passed, 0 failed, 1 skipped
+`,
+		},
+		{
+			name: "a failure of an earlier run is one of the whole",
+			earlier: `{"Action":"output","Package":"m/a","Test":"TestA","Output":"got 1, want 2\n"}
+{"Action":"fail","Package":"m/a","Test":"TestA"}
+{"Action":"fail","Package":"m/a","Elapsed":1}
+`,
+			events: `{"Action":"pass","Package":"m/b","Test":"TestB"}
+{"Action":"pass","Package":"m/b","Elapsed":2}
+`,
+			want: `ok    m/b 2.0s
+1 passed, 1 failed, 0 skipped
+`,
+			err: "there were failures",
+		},
+		{
+			name: "an earlier run that was cut off",
+			earlier: `{"Action":"run","Package":"m/a","Test":"TestA"}
+{"Action":"output","Package":"m/a","Test":"TestA","Output":"begun\n"}
+`,
+			events: `{"Action":"pass","Package":"m/b","Test":"TestB"}
+{"Action":"pass","Package":"m/b","Elapsed":2}
+`,
+			want: `ok    m/b 2.0s
+--- UNFINISHED: m/a TestA
+begun
+1 passed, 1 failed, 0 skipped
+`,
+			err: "there were failures",
+		},
+		{
 			name:   "no test at all",
 			events: "no Go files\n",
 			want:   "no Go files\n0 passed, 0 failed, 0 skipped\n",
@@ -81,7 +126,7 @@ FAIL  m/a 0.0s
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var out strings.Builder
-			err := run(strings.NewReader(tc.events), &out)
+			err := run(strings.NewReader(tc.earlier), strings.NewReader(tc.events), &out)
 			if got := out.String(); got != tc.want {
 				t.Errorf("output\ngot:\n%s\nwant:\n%s", got, tc.want)
 			}

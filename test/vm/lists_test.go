@@ -4,7 +4,9 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -88,19 +90,53 @@ func TestParseSuites(t *testing.T) {
 	}
 }
 
+// packages reads a list of tests that is used, and tells which packages it has.
+// Each of them is there, and what a list names for itself are tests of it.
+func packages(t *testing.T, file string) map[string]bool {
+	t.Helper()
+	suites, err := readList(file, parseSuites)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, s := range suites {
+		names[s.pkg] = true
+		sources, err := filepath.Glob("../../" + s.pkg + "/*_test.go")
+		if err != nil || len(sources) == 0 {
+			t.Errorf("%s: %s: got %d files of tests, %v", file, s.pkg, len(sources), err)
+		}
+		var code strings.Builder
+		for _, source := range sources {
+			text, err := os.ReadFile(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code.Write(text)
+		}
+		if s.only == nil {
+			continue
+		}
+		for _, name := range testName.FindAllString(s.only.String(), -1) {
+			if !strings.Contains(code.String(), "func "+name+"(") {
+				t.Errorf("%s: %s has no %s", file, s.pkg, name)
+			}
+		}
+	}
+	return names
+}
+
+var testName = regexp.MustCompile(`\bTest\w+`)
+
 // TestOwnLists reads the lists that are used.
 func TestOwnLists(t *testing.T) {
 	kernels, err := readList("kernels.txt", parseKernels)
 	if err != nil {
 		t.Fatal(err)
 	}
-	suites, err := readList("tests.txt", parseSuites)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range suites {
-		if _, err := os.Stat("../../" + s.pkg); err != nil {
-			t.Errorf("tests.txt: %v", err)
+	whole := packages(t, "tests.txt")
+	for name := range packages(t, "tests-ci.txt") {
+		if !whole[name] {
+			t.Errorf("tests-ci.txt: %s is not in tests.txt", name)
 		}
 	}
 	// Nobody reads of a kernel that is not tested, or tests one untold.

@@ -16,7 +16,7 @@ import (
 // moduleNames are the modules that every machine loads. One that a kernel has
 // built in is none of its modules.
 var moduleNames = []string{
-	"veth", "dummy", "tun", "ifb",
+	"veth", "dummy", "tun", "ifb", "8021q", "bonding",
 	"sch_fq", "sch_ingress", "sch_netem", "cls_bpf", "act_bpf",
 	"inet_diag", "tcp_diag", "mptcp_diag", "tls", "overlay",
 }

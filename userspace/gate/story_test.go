@@ -510,6 +510,21 @@ func TestAbortRefunds(t *testing.T) {
 	w.mustGo(11*sec, next)
 }
 
+// Who gives its unit back may have read the clock long before it comes to that:
+// when another has gone in the meantime, there is nothing to give back.
+func TestAbortLate(t *testing.T) {
+	w := newWorld(t, budget("b", perBoth, sec))
+	r := w.enter("r", "a", "direct")
+	w.until(sec)
+	w.mustGo(sec, w.enter("in the meantime", "a", "direct"))
+	w.Abort(&r.Waiter, true, t0)
+	next := w.enter("next", "a", "direct")
+	w.until(2*sec - 1)
+	w.mustBe(Queued, next)
+	w.until(2 * sec)
+	w.mustGo(2*sec, next)
+}
+
 func TestOperator(t *testing.T) {
 	w := newWorld(t, budget("b", perBoth, sec))
 	w.enter("first", "a", "direct")
