@@ -413,7 +413,12 @@ func TestBodiesStayHidden(t *testing.T) {
 				fmt.Sprintf("https://127.0.0.1:%d/upload", o.port))
 			events := r.settle()
 			m := judge(t, o, events)
-			m.mustBe(t, 4)
+			// Without its socket a connection of curl is nobody's.
+			if none := (score{none: 4}); r.Support().Sockets != "" {
+				m.mustBe(t, 4)
+			} else if m.requests != none || m.responses != none {
+				t.Errorf("without sockets: got %+v, want 4 of each of nobody", m)
+			}
 			shown := map[sight.Dir]int{}
 			var end uint64 // of what was read, as far as it is known
 			for _, ev := range events {
@@ -463,12 +468,16 @@ func TestTLSInTLS(t *testing.T) {
 	args := []string{"-sk", "-o", "/dev/null", "--http1.1", "--proxy-insecure", "-x", "https://" + proxy.addr}
 	r.run([]int{0}, curl, append(args, urls(o, 3)...)...)
 	requests, connects := 0, 0
+	want := proxy.cookie()
+	if r.Support().Sockets == "" {
+		want = 0 // not known, and not guessed
+	}
 	for _, ev := range r.settle() {
 		if ev.Kind != sight.Data || ev.Dir != sight.Write {
 			continue
 		}
-		if ev.Cookie != proxy.cookie() {
-			t.Errorf("%q by socket %d, want %d", ev.Data, ev.Cookie, proxy.cookie())
+		if ev.Cookie != want {
+			t.Errorf("%q by socket %d, want %d", ev.Data, ev.Cookie, want)
 		}
 		switch {
 		case strings.HasPrefix(string(ev.Data), "CONNECT "):

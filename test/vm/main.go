@@ -135,8 +135,9 @@ func (c cargo) test(out io.Writer, dir string, k fetched) (*result, error) {
 			fmt.Fprintf(out, "%s: %s took %.1f s\n", k.label, f.Run, f.Elapsed.Seconds())
 		}
 		r.add(f)
-		// All that comes, to be read by people when something is odd.
-		fmt.Fprint(transcript, f.Text)
+		if f.Kind == frame.Output { // all of it, for people, when something is odd
+			fmt.Fprint(transcript, f.Text)
+		}
 	})
 	r.elapsed, r.cpu = time.Since(begin), cpu
 	if err := r.close(err); err != nil {

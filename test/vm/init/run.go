@@ -198,8 +198,8 @@ func others() (names []string) {
 			continue
 		}
 		// pid (name) state ppid pgrp session tty tpgid flags
-		name, rest, _ := strings.Cut(string(text), "(")
-		name, rest = cutLast(rest, ") ")
+		_, rest, _ := strings.Cut(string(text), "(")
+		name, rest := cutLast(rest, ") ")
 		fields := strings.Fields(rest)
 		if len(fields) < 7 || fields[0] == "Z" || fields[0] == "X" {
 			continue

@@ -226,6 +226,21 @@ func TestNetnsIsNotTheCallers(t *testing.T) {
 	}
 }
 
+// A time of the other clock comes out between looks at ours around it.
+func TestFromReal(t *testing.T) {
+	for range 100 {
+		before := Now()
+		noted := time.Now().Round(0)
+		after := Now()
+		const slack = Mono(20 * time.Microsecond) // half of what a look may take, and a clock's steps
+		// On a busy machine all ten looks may be interrupted: not every time.
+		if got := fromReal(noted); got >= before-slack && got <= after+slack {
+			return
+		}
+	}
+	t.Error("got no time between the looks around it in 100 tries")
+}
+
 func TestParseSYN(t *testing.T) {
 	v4 := []byte{0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2,
 		0xc3, 0x50, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -125,22 +126,41 @@ func (e *Ear) listen() {
 	}
 }
 
-// stamp is the time that the kernel noted for a packet. It is of another clock,
-// which is compared with ours now.
+// stamp is the time that the kernel noted for a packet, which is of another
+// clock.
 func stamp(control []byte) Mono {
-	now := Now()
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
-		return now
+		return Now()
 	}
 	for _, m := range messages {
 		if m.Header.Level != unix.SOL_SOCKET || m.Header.Type != unix.SO_TIMESTAMPNS || len(m.Data) < 16 {
 			continue
 		}
 		noted := time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:])))
-		return now - Mono(time.Now().Round(0).Sub(noted))
+		return fromReal(noted)
 	}
-	return now
+	return Now()
+}
+
+// fromReal makes a time of CLOCK_REALTIME one of ours by a look at both clocks.
+// Whoever is interrupted between the looks takes the pause for a difference of the
+// clocks, so it is looked again, and the quickest look counts.
+func fromReal(t time.Time) Mono {
+	var best Mono
+	shortest := time.Duration(math.MaxInt64)
+	for range 10 {
+		before := Now()
+		ago := time.Now().Round(0).Sub(t)
+		after := Now()
+		if took := after.Sub(before); took < shortest {
+			shortest, best = took, before+Mono(took/2)-Mono(ago)
+		}
+		if shortest < 20*time.Microsecond {
+			break
+		}
+	}
+	return best
 }
 
 // parseSYN reads an IP packet, or the beginning of one. ok says that it is a
