@@ -67,10 +67,6 @@ struct pt_regs___arm64 {
 };
 
 /* include/linux/socket.h and include/net/sock.h */
-typedef struct {
-	__s64 counter;
-} atomic64_t;
-
 struct sock_common___sight {
 	unsigned long skc_flags;
 	atomic64_t skc_cookie;
