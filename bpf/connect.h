@@ -21,7 +21,7 @@ struct call {
 	__u8 kernel_sock; /* the socket is the kernel's own */
 	__u8 again; /* and was counted before */
 	__u8 refused;
-	__u8 used; /* it connected before */
+	__u8 pad;
 	__be32 token; /* set when redirected, but for v6_loopback */
 	struct target target; /* what the kernel plane knows of it */
 };
@@ -250,17 +250,6 @@ static __always_inline bool gate_is_safety(__u32 gate)
 	       gate == GATE_BACKLOG || gate == GATE_FULL;
 }
 
-/* What the socket tells of itself. It gets its cookie after this. */
-static __always_inline void look_at(struct bpf_sock *sk, struct call *c)
-{
-	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
-
-	if (!tp)
-		return;
-	c->used = tp->inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter != 0;
-	c->kernel_sock = BPF_CORE_READ_BITFIELD(&tp->inet_conn.icsk_inet.sk, sk_kern_sock);
-}
-
 /* Notes for the device's program when the SYN of the socket may go; at 0 it has
  * to find out.
  */
@@ -436,7 +425,7 @@ static __noinline void end_earlier(struct bpf_sock *sk, struct control *ctl, str
 {
 	struct ended earlier;
 
-	if (!c->used || !sock_forget(sk, c->cookie, &earlier))
+	if (!sock_forget(sk, c->cookie, &earlier))
 		return;
 	ended_count(ctl, &earlier);
 	c->again = 1;
@@ -522,6 +511,7 @@ static __always_inline void on_connect(struct bpf_sock_addr *ctx, struct call *c
 {
 	struct control *ctl = control_get();
 	struct bpf_sock *sk = ctx->sk;
+	struct sock_looks looks = {};
 	bool refused = false, in_scope;
 	__u32 gate;
 
@@ -531,10 +521,12 @@ static __always_inline void on_connect(struct bpf_sock_addr *ctx, struct call *c
 	gate = ctx->protocol == IPPROTO_TCP ? out_of_scope(ctl, c) : GATE_PROTOCOL;
 	in_scope = gate == GATE_MAX;
 	if (in_scope) {
-		look_at(sk, c);
+		sock_look(sk, &looks);
+		c->kernel_sock = looks.kernel;
 		c->cookie = bpf_get_socket_cookie(ctx);
-		c->device = device_of(ctl, sk, c->used);
-		end_earlier(sk, ctl, c);
+		c->device = device_of(ctl, sk, looks.cookie);
+		if (looks.cookie)
+			end_earlier(sk, ctl, c);
 		c->named = destination_named(ctl, &c->dest, c->port, &c->target);
 		c->exit = exit_of_endpoint(ctl, &c->dest, c->port);
 		c->proxy = c->exit != 0;
@@ -556,7 +548,7 @@ static __always_inline void on_connect(struct bpf_sock_addr *ctx, struct call *c
 	}
 	gate_add(gate, refused);
 	/* A binding taken off for an earlier connection of this socket. */
-	if (in_scope && !refused && !c->redirected && c->device && !sk->bound_dev_if)
+	if (in_scope && !c->redirected && c->device && !sk->bound_dev_if)
 		bind_device(ctx, c->device);
 	if (in_scope)
 		count_call(sk, ctl, c, gate, refused);

@@ -227,6 +227,35 @@ static __always_inline void sock_give_up(struct control *ctl, struct sock_info *
 		outcome_set(info, d, OUTCOME_FAILED);
 }
 
+/* What a socket tells of itself. */
+struct sock_looks {
+	__u64 cookie; /* 0: none yet, so it was never counted */
+	__u32 kernel; /* not 0: it is the kernel's own */
+	__u32 uid;    /* the owner */
+};
+
+extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym __weak;
+
+/* For TCP sockets. The cast is free, but there is none before 6.2. */
+static __always_inline void sock_look(struct bpf_sock *bpf_sk, struct sock_looks *looks)
+{
+	const struct sock *sk;
+
+	if (&bpf_rdonly_cast) {
+		sk = bpf_rdonly_cast(bpf_sk, bpf_core_type_id_kernel(struct sock));
+		looks->cookie = sk->__sk_common.skc_cookie.counter;
+		looks->kernel = BPF_CORE_READ_BITFIELD(sk, sk_kern_sock);
+		looks->uid = sk->sk_uid.val;
+		return;
+	}
+	sk = (const struct sock *)bpf_skc_to_tcp_sock(bpf_sk);
+	if (!sk)
+		return;
+	looks->cookie = sk->__sk_common.skc_cookie.counter;
+	looks->kernel = BPF_CORE_READ_BITFIELD(sk, sk_kern_sock);
+	looks->uid = sk->sk_uid.val;
+}
+
 static __always_inline struct recent *recent_slot(__u64 cookie)
 {
 	__u32 slot = cookie & (RECENT_SLOTS - 1);

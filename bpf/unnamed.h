@@ -4,43 +4,39 @@
  * of a host's connections. Whatever asks for more than a glance goes the long
  * way, on_connect(), where it comes to the same.
  *
- * Whether a connection is the daemon's own is not asked here: that would cost
- * more than all the rest, and it does not matter before the connection is
- * counted. See task_is_own().
+ * Whether a connection is the daemon's own is not asked here: the calls that it
+ * takes are a good part of the cost, and it does not matter before the
+ * connection is counted. See task_is_own().
  */
 #ifndef EGRESS_UNNAMED_H
 #define EGRESS_UNNAMED_H
 
-/* Whether some exit may fit that is told by what the socket has now. */
-static __always_inline bool exit_shows(const struct control *ctl, struct bpf_sock *sk, bool bound)
+/* Whether the client chose a source address. */
+static __always_inline bool sock_is_bound(struct bpf_sock *sk, bool v6)
+{
+	if (!v6)
+		return sk->src_ip4;
+	return sk->src_ip6[0] | sk->src_ip6[1] | sk->src_ip6[2] | sk->src_ip6[3];
+}
+
+/* Whether an exit may fit by more than the socket's owner. */
+static __always_inline bool exit_shows(const struct control *ctl, struct bpf_sock *sk, bool v6)
 {
 	__u32 exits = ctl->exits;
 
-	return exits & EXITS_UID || (exits & EXITS_MARK && sk->mark) ||
-	       (exits & EXITS_SOURCE && bound) || (exits & EXITS_DEVICE && sk->bound_dev_if);
+	return (exits & EXITS_MARK && sk->mark) ||
+	       (exits & EXITS_SOURCE && sock_is_bound(sk, v6)) ||
+	       (exits & EXITS_DEVICE && sk->bound_dev_if);
 }
 
-extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym __weak;
-
-/* The kernel's own view of a TCP socket. A cast is free, but there is none
- * before 6.2.
- */
-static __always_inline const struct sock *sock_inside(struct bpf_sock *sk)
+/* The exit by the owner alone. */
+static __always_inline __u32 exit_of_owner(const struct control *ctl, __u32 uid)
 {
-	if (&bpf_rdonly_cast)
-		return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));
-	return (const struct sock *)bpf_skc_to_tcp_sock(sk);
-}
+	struct exit_rule *rule = NULL;
 
-/* Whether the socket is a client's and connects for the first time. One that
- * has no cookie yet was never counted.
- */
-static __always_inline bool sock_is_new(struct bpf_sock *bpf_sk)
-{
-	const struct sock *sk = sock_inside(bpf_sk);
-
-	return sk && sk->__sk_common.skc_cookie.counter == 0 &&
-	       !BPF_CORE_READ_BITFIELD(sk, sk_kern_sock);
+	if (ctl->exits & EXITS_UID)
+		rule = bpf_map_lookup_elem(&exit_uids, &uid);
+	return rule ? rule->id : 0;
 }
 
 /* Whether policy can name the destination. False is certain. */
@@ -56,28 +52,34 @@ static __always_inline bool may_be_named(const struct control *ctl, const struct
 }
 
 /* Whether the call may go on, and all is done that there is to do for it. Else
- * nothing is. The socket is bound if it has a source address.
+ * nothing is.
  */
-static __noinline bool passes_unnamed(struct bpf_sock_addr *ctx, const struct addr *dest,
-				      __u16 port, bool bound)
+static __always_inline bool passes_unnamed(struct bpf_sock_addr *ctx, const struct addr *dest,
+					   __u16 port, bool v6)
 {
 	struct control *ctl = control_get();
 	struct bpf_sock *sk = ctx->sk;
+	struct sock_looks looks = {};
 	struct recent *r;
 	__u64 cookie;
+	__u32 exit;
 
 	if (!ctl || !sk || ctx->protocol != IPPROTO_TCP || may_be_named(ctl, dest, port))
 		return false;
 	if (addr_is_token(dest) || (ctl->excluded && task_is_excluded()))
 		return false;
-	if (exit_shows(ctl, sk, bound) || !sock_is_new(sk))
+	if (exit_shows(ctl, sk, v6))
 		return false;
+	sock_look(sk, &looks);
+	if (looks.cookie || looks.kernel)
+		return false;
+	exit = exit_of_owner(ctl, looks.uid);
 	cookie = bpf_get_socket_cookie(ctx);
 	r = recent_slot(cookie);
 	if (!r || !recent_claim(r, 0))
 		return false;
 	r->addr = *dest;
-	r->exit = 0;
+	r->exit = exit;
 	r->port = port;
 	r->late = (ctl->exits & EXITS_LATE) != 0;
 	r->timed = 0;
@@ -96,7 +98,7 @@ static __always_inline bool passes_unnamed4(struct bpf_sock_addr *ctx)
 	if (!sk)
 		return true;
 	addr_from_v4(&dest, ctx->user_ip4);
-	return passes_unnamed(ctx, &dest, bpf_ntohs(ctx->user_port), sk->src_ip4);
+	return passes_unnamed(ctx, &dest, bpf_ntohs(ctx->user_port), false);
 }
 
 static __always_inline bool passes_unnamed6(struct bpf_sock_addr *ctx)
@@ -110,8 +112,9 @@ static __always_inline bool passes_unnamed6(struct bpf_sock_addr *ctx)
 	dest.words[1] = ctx->user_ip6[1];
 	dest.words[2] = ctx->user_ip6[2];
 	dest.words[3] = ctx->user_ip6[3];
-	return passes_unnamed(ctx, &dest, bpf_ntohs(ctx->user_port),
-			      sk->src_ip6[0] | sk->src_ip6[1] | sk->src_ip6[2] | sk->src_ip6[3]);
+	/* In memory once, not in four spilled registers: there is little stack. */
+	asm volatile("" ::"r"(&dest) : "memory");
+	return passes_unnamed(ctx, &dest, bpf_ntohs(ctx->user_port), true);
 }
 
 #endif

@@ -426,6 +426,17 @@ func TestRebind(t *testing.T) {
 		r.Beat(now() + 1<<40)
 		r.applyThere(with)
 		redirected(t, c, named)
+		// Its binding is off now, and must not be lost with the next refusal.
+		c.call("disconnect", 0)
+		r.applyThere(closed)
+		r.Beat(0)
+		if err := c.connect(named); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("connect again: got %v, want ECONNREFUSED", err)
+		}
+		c.wantDevice("refused again", r.device)
+		r.Beat(now() + 1<<40)
+		r.applyThere(with)
+		redirected(t, c, named)
 	})
 	t.Run("unprivileged", func(t *testing.T) {
 		c := r.bound(unix.AF_INET)

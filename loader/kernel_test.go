@@ -18,6 +18,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/egressd/egressd/policy"
@@ -95,6 +96,7 @@ type rig struct {
 	agent    *agent
 	netns    uint64
 	listener net.Listener
+	empty    map[string]*ebpf.Program // instead of ours, by the name of ours
 }
 
 func newRig(t testing.TB, cfg Config) *rig {

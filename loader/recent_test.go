@@ -124,6 +124,58 @@ func TestRecentTaken(t *testing.T) {
 	}
 }
 
+// What policy does not name is counted under the same exit, and leaves by the
+// same gate, whether it takes the short way or not.
+func TestUnnamedExits(t *testing.T) {
+	r := newRig(t, Config{})
+	mark := policy.Exit{Name: "mark", Mark: 42}
+	users := policy.Exit{Name: "users", UIDs: policy.UIDRange{First: 1000, Last: 1000, Set: true}}
+	source := policy.Exit{Name: "source", Source: netip.MustParseAddr("127.0.0.1")}
+	elsewhere := policy.Exit{Name: "elsewhere", Source: netip.MustParseAddr("203.0.113.7")}
+	plain := r.agent.tcp4
+	marked := func() *client { return plain().set(unix.SOL_SOCKET, unix.SO_MARK, 42) }
+	owned := func() *client {
+		c := plain()
+		c.call("chown", 1000)
+		return c
+	}
+	both := func() *client { return owned().set(unix.SOL_SOCKET, unix.SO_MARK, 42) }
+	bound := func() *client { return plain().bind("127.0.0.1:0") }
+	cookie := func() *client { // which makes it look as if it had been used
+		c := plain()
+		c.call("cookie", 0)
+		return c
+	}
+	for _, tt := range []struct {
+		name  string
+		exits []policy.Exit
+		open  func() *client
+		want  string
+	}{
+		{"no exits", nil, plain, policy.DirectExit},
+		{"no exits, marked", nil, marked, policy.DirectExit},
+		{"no exits, cookie known", nil, cookie, policy.DirectExit},
+		{"mark", []policy.Exit{mark}, marked, "mark"},
+		{"other mark", []policy.Exit{mark}, plain, policy.DirectExit},
+		{"owner", []policy.Exit{users}, owned, "users"},
+		{"other owner", []policy.Exit{users}, plain, policy.DirectExit},
+		{"owner before mark", []policy.Exit{users, mark}, both, "users"},
+		{"mark before owner", []policy.Exit{mark, users}, both, "mark"},
+		{"bound", []policy.Exit{source}, bound, "source"},
+		{"bound elsewhere", []policy.Exit{elsewhere}, bound, policy.DirectExit},
+		{"owner, and a source that shows late", []policy.Exit{users, source}, owned, "users"},
+		{"source that shows late, and owner", []policy.Exit{source, users}, owned, "source"},
+	} {
+		r.apply(policy.Redirects{Exits: tt.exits, Ports: []policy.PortRedirect{{Port: 8080}}})
+		origin := startOrigin(t).at("127.0.0.1")
+		r.through("unnamed", func() { tt.open().mustConnect(origin).close() })
+		found := r.destinations(origin)
+		if d := found[tt.want]; d.Untouched != 1 || d.Established != 1 || d.Handshakes != 1 || len(found) != 1 {
+			t.Errorf("%s: got %+v, want one by %s", tt.name, found, tt.want)
+		}
+	}
+}
+
 // A socket that is used again, wherever its first connection is remembered.
 func TestRecentUsedAgain(t *testing.T) {
 	r := newRig(t, Config{})

@@ -109,7 +109,10 @@ func run(ctx context.Context, opts options) (err error) {
 	// What was measured until a benchmark failed is reported all the same.
 	var microErr error
 	if opts.micro {
+		var manyErr error
+		r.left, manyErr = measureMany(ctx)
 		r.micro, microErr = measureMicro(ctx)
+		microErr = errors.Join(manyErr, microErr)
 	}
 
 	var text bytes.Buffer

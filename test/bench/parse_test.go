@@ -129,7 +129,7 @@ BenchmarkConnect/named-2 	 1000	 9000 ns/op	 5.0 extra/op	 16 B/op	 1 allocs/op
 	}
 	want := []micro{
 		{pkg: "policy/ledger", name: "Acquire", ns: 32},
-		{pkg: "loader", name: "Connect/named", ns: 9000, bytes: 16, allocs: 1, others: []string{"5 extra/op"}},
+		{pkg: "loader", name: "Connect/named", ns: 9000, bytes: 16, allocs: 1, others: []string{"5 extra/op"}, units: map[string]float64{"extra/op": 5}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -208,7 +208,13 @@ func TestReport(t *testing.T) {
 		micro: []micro{
 			{pkg: "policy/ledger", name: "Acquire/granted", ns: 25, others: []string{"1 a", "2 b"}},
 			{pkg: "policy/ledger", name: "TimeRate/granted", ns: 100, bytes: 8, allocs: 1},
+			{pkg: "loader", name: "Connect/v4/native", ns: 20000},
+			{pkg: "loader", name: "Connect/v4/empty", ns: 20000, units: map[string]float64{"ns/connect4": 45.2}},
+			{pkg: "loader", name: "Connect/v4/unnamed", ns: 20000, units: map[string]float64{"ns/connect4": 149.6, "ns/sock_release": 300}},
+			{pkg: "loader", name: "Connect/v6/unnamed", ns: 20000, units: map[string]float64{"ns/connect6": 151}},
+			{pkg: "loader", name: "Connect/v4/named", ns: 20000, units: map[string]float64{"ns/connect4": 2000}},
 		},
+		left: new(float64),
 	}
 	var got strings.Builder
 	r.write(&got)

@@ -24,6 +24,7 @@ type report struct {
 	connect connectResult
 	bulk    bulkResult
 	micro   []micro
+	left    *float64 // entries in the maps after manyConnections; nil if not measured
 }
 
 // write prints the report as Markdown.
@@ -40,6 +41,7 @@ func (r *report) write(w io.Writer) {
 	}
 	r.bulk.write(w)
 	if len(r.micro) > 0 {
+		writeHooks(w, r.micro, r.left)
 		writeMicro(w, r.micro)
 	}
 }
