@@ -68,6 +68,7 @@ same seed; behind egressd it meets the same policy code that the daemon runs.
 	f.StringVar(&o.show, "show", "", "print the file of a built-in workload")
 	f.StringVar(&o.png, "png", "", "draw the charts into this file, too")
 	cmd.MarkFlagsMutuallyExclusive("list", "show", "workload")
+	cmd.AddCommand(newSimulateFleetCommand(e))
 	return cmd
 }
 

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"time"
+
+	"github.com/egressd/egressd/policy/ledger"
+)
+
+// Flight is a call under way.
+type Flight struct {
+	Call
+	Sent    ledger.Time
+	closure uint64
+	step    float64
+}
+
+// breaker is what the host makes of calls that fail.
+type breaker struct {
+	failures int
+	retryAt  ledger.Time // no call before, after a failure
+	lost     bool
+	since    ledger.Time
+	probeAt  ledger.Time // when it looks whether the store is back
+	backAt   ledger.Time // it is: when this host goes back to it; 0: it is not
+}
+
+// Next is the call that is due at now, if any. The caller makes it, gives it up
+// after Timeout, and reports with Answered or Failed, once. There are two under
+// way at most, and the second is a Close.
+func (l *Lane) Next(now ledger.Time) (f Flight, due bool) {
+	l.advance(now)
+	if l.closeAt() <= now {
+		return l.sendClose(now), true
+	}
+	kind, units, at := l.plan(now)
+	if at > now {
+		return Flight{}, false
+	}
+	f = l.flight(kind, now)
+	l.busy = true
+	switch kind {
+	case Book, Lease:
+		f.Units = units
+		if now < l.settled {
+			l.own.spend(now, l.share(), units)
+		}
+		f.Term = Ahead
+		if kind == Lease {
+			f.Term = Term
+		}
+	case Reward:
+		f.Step, f.step = l.merit.step, l.merit.step
+		l.merit = merit{at: now.Add(max(probeDelay, spread(l.Hosts())))}
+	case Give:
+		b := l.idle()
+		f.Grant, f.Units = b.grant, b.Units
+		l.stats.Given += b.Units
+		b.Units, b.offered = 0, true // forgotten first: it cannot be spent twice
+	}
+	return f, true
+}
+
+// Wake is when Next is worth asking after now, if nothing else happens; false
+// if never.
+func (l *Lane) Wake(now ledger.Time) (at ledger.Time, ok bool) {
+	l.advance(now)
+	_, _, at = l.plan(now)
+	at = min(at, l.closeAt())
+	if l.breaker.lost && l.breaker.backAt != 0 {
+		at = min(at, l.breaker.backAt)
+	}
+	return at, at != never
+}
+
+// flight begins a call.
+func (l *Lane) flight(kind Kind, now ledger.Time) Flight {
+	l.stats.Calls[kind]++
+	every := beat(l.Hosts())
+	l.beatAt = now.Add(every - l.jitter(every/8))
+	return Flight{
+		Sent: now,
+		Call: Call{Lane: l.c.Lane, Host: l.c.Host, Limit: l.c.Limit, Kind: kind, Epoch: l.copy.epoch},
+	}
+}
+
+// closeAt is when the store is told of a cooldown.
+func (l *Lane) closeAt() ledger.Time {
+	c := &l.close
+	if len(c.due) == 0 || c.busy {
+		return never
+	}
+	if l.breaker.lost && l.breaker.backAt == 0 {
+		if l.busy {
+			return never // the probe
+		}
+		return l.breaker.probeAt
+	}
+	return max(c.at, l.breaker.retryAt)
+}
+
+func (l *Lane) sendClose(now ledger.Time) Flight {
+	f := l.flight(Close, now)
+	first := l.close.due[0]
+	f.Epoch, f.Factor, f.Until = first.epoch, first.factor, ceilMicro(l.copy.remaining(now))
+	f.closure, l.close.busy = first.number, true
+	return f
+}
+
+// plan is the ordinary call that comes next, and when.
+func (l *Lane) plan(now ledger.Time) (kind Kind, units uint64, at ledger.Time) {
+	if l.busy {
+		return 0, 0, never
+	}
+	br := &l.breaker
+	if br.lost && br.backAt == 0 {
+		if l.close.busy || len(l.close.due) > 0 {
+			return 0, 0, never // that is the probe
+		}
+		return Watch, 0, br.probeAt
+	}
+	kind, at = 0, never
+	consider := func(k Kind, t ledger.Time) {
+		if t = max(t, br.retryAt); t < at && (kind == 0 || at > now) {
+			kind, at = k, t
+		}
+	}
+	if !br.lost {
+		if units = l.need(now); units > 0 {
+			k := Lease
+			if l.scheme == Slots {
+				k = Book
+			}
+			t := max(l.grantAt, l.copy.gateAt)
+			if now < l.settled {
+				// In no smaller pieces than otherwise, and nothing that is not the
+				// host's by its share.
+				t = max(t, min(l.settled, l.own.tat.Add(l.share()*time.Duration((units-1)/2))))
+				units = min(units, l.own.credit(now, l.share()))
+			}
+			consider(k, t)
+		}
+		if l.merit.step > 1 {
+			consider(Reward, l.merit.at)
+		}
+		if b := l.idle(); b != nil {
+			consider(Give, max(l.used, b.got).Add(hold))
+		}
+	}
+	if l.inUse(now) {
+		consider(Watch, l.beatAt)
+	}
+	return kind, units, at
+}
+
+// inUse reports whether the host counts as one of the lane's.
+func (l *Lane) inUse(now ledger.Time) bool {
+	return l.waiting > 0 || l.slowOrClosed(now) || l.breaker.lost ||
+		l.used != 0 && now < l.used.Add(Alive) || len(l.batches) > 0
+}
+
+// need is how many units to ask for at now.
+func (l *Lane) need(now ledger.Time) uint64 {
+	waiting := uint64(max(l.waiting, 0))
+	var want uint64
+	most := Batch(l.c.Limit, l.Hosts())
+	switch l.scheme {
+	case Slots:
+		want = min(waiting, most)
+	case Leases:
+		// What waits, and what will come until the next call.
+		want = min(waiting+uint64(l.paceAt(now)*hold.Seconds()+0.5), most)
+	default:
+		return 0
+	}
+	held := l.held()
+	if held >= want {
+		return 0
+	}
+	n := want - held
+	if l.scheme == Leases && held > 0 && 2*n < want {
+		return 0 // not each unit a call
+	}
+	return n
+}
+
+// idle is the batch that could be given back: the last one, since the store
+// takes back from the end only, while nothing waits.
+func (l *Lane) idle() *batch {
+	if l.waiting > 0 || len(l.batches) == 0 {
+		return nil
+	}
+	b := &l.batches[len(l.batches)-1]
+	if b.Units == 0 || b.offered {
+		return nil
+	}
+	return b
+}
+
+// Answered takes in, at now, the answer to a call.
+func (l *Lane) Answered(f Flight, a Answer, now ledger.Time) {
+	l.advance(now)
+	l.landed(&f)
+	br := &l.breaker
+	br.failures, br.retryAt = 0, 0
+	if a.Hosts > 0 {
+		l.hosts = a.Hosts
+	}
+	if br.lost && br.backAt == 0 {
+		br.backAt = now.Add(l.jitter(max(returnLeast, spread(l.Hosts()))))
+	}
+	if a.Young && !l.young {
+		l.restarted(now)
+	}
+	l.young = a.Young
+	if f.Kind == Close {
+		l.close.told(f.closure)
+	}
+	l.learn(&a, f.Sent, now)
+	if f.Kind != Book && f.Kind != Lease {
+		return
+	}
+	a.Granted = min(a.Granted, f.Units)
+	l.stats.Granted += a.Granted
+	if a.Granted > 0 {
+		l.dry = 0
+	}
+	switch {
+	case a.Granted == 0:
+		// Who is told so again and again asks less often, though as often as its
+		// turn may come.
+		wait := min(max(a.Retry, retryDelay), retryMost)
+		turn := min(l.share(), beatMost)
+		wait = max(wait, min(wait<<min(l.dry, 8), turn))
+		l.dry++
+		l.grantAt = now.Add(wait + l.jitter(max(wait/2, min(spread(l.Hosts()), time.Second))))
+	case a.Epoch != l.copy.epoch:
+		l.stats.Void += a.Granted // of an epoch that is over
+	default:
+		l.batches = append(l.batches, l.batch(&f, &a, now))
+	}
+}
+
+// batch is what an answer granted. Its slots are counted from the receipt of
+// the answer and their ends from the sending of the call: one is after, the
+// other before the store's own time.
+func (l *Lane) batch(f *Flight, a *Answer, now ledger.Time) batch {
+	b := batch{grant: a.Grant, got: now}
+	b.Units, b.From = a.Granted, now.Add(a.After)
+	life := Term - Guard
+	if f.Kind == Book {
+		// Half an interval is left for who is kept from running.
+		life = l.c.Timeout + l.c.Limit.Interval/2
+	} else if a.Term > 0 {
+		life = min(life, a.Term-Guard)
+	}
+	b.Until = f.Sent.Add(a.After + life)
+	if a.After > 0 {
+		b.Every = max(a.Interval, l.c.Limit.Interval)
+	}
+	return b
+}
+
+// restarted gives up the slots that a store granted which is no more and that
+// are still ahead: the new one does not know of them.
+func (l *Lane) restarted(now ledger.Time) {
+	for i := range l.batches {
+		b := &l.batches[i]
+		keep := uint64(0)
+		if b.From <= now {
+			keep = b.Units
+			if b.Every > 0 {
+				keep = min(keep, uint64(now.Sub(b.From)/b.Every)+1)
+			}
+		}
+		l.stats.Void += b.Units - keep
+		b.Units, b.offered = keep, true
+	}
+}
+
+// Failed says at now that a call brought no answer in time.
+func (l *Lane) Failed(f Flight, now ledger.Time) {
+	l.advance(now)
+	l.landed(&f)
+	l.stats.Failures++
+	if f.Kind == Reward && f.Epoch == l.copy.epoch {
+		l.merit.step = max(l.merit.step, 1) * f.step
+	}
+	br := &l.breaker
+	br.failures++
+	br.retryAt = now.Add(retryDelay + l.jitter(retryDelay))
+	if br.failures < breakerFailures && !br.lost {
+		return
+	}
+	if !br.lost {
+		br.lost, br.since = true, now
+		if l.c.Loss == LossShare {
+			// Not all hosts begin with a unit at once.
+			l.own.tat = max(l.own.tat, now.Add(l.jitter(l.share())))
+		}
+	}
+	every := max(min(probeDelay<<min(max(br.failures-breakerFailures, 0), 8), probeMost), spread(l.Hosts()))
+	br.backAt, br.probeAt = 0, now.Add(every/2+l.jitter(every))
+}
+
+// landed ends a call.
+func (l *Lane) landed(f *Flight) {
+	if f.Kind == Close {
+		l.close.busy = false
+		return
+	}
+	l.busy = false
+}
