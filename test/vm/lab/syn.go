@@ -54,6 +54,11 @@ func (n *Netns) Hear(device string) (*Ear, error) {
 			unix.Close(fd)
 			return err
 		}
+		// Who listens may not run for a while.
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20); err != nil {
+			unix.Close(fd)
+			return err
+		}
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
 			unix.Close(fd)
 			return err
