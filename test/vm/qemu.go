@@ -45,7 +45,7 @@ func (m machine) boot(each func(frame.Frame)) (cpu time.Duration, err error) {
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
 		// Emulation works everywhere, on hosts that are guests themselves
 		// too; with more than one processor it is not reliable there. A
-		// processor that can less is emulated faster, by a quarter.
+		// processor that can less is emulated faster.
 		"-accel", "tcg", "-cpu", "Nehalem", "-smp", "1", "-m", memory,
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", filepath.Join(m.kernel.dir, "vmlinuz"),
