@@ -31,12 +31,14 @@ struct control {
 	__u32 next_token;
 	__u64 dropped; /* counts for destinations that found no room */
 	__u64 plane_made; /* lanes that the programs made */
-	__u64 pad3[5];
+	__u32 reader;     /* thread that reads account_open; the daemon puts 0 after it */
+	__u32 pad3;
+	__u64 pad4[4];
 
 	/* Written by the daemon, seldom. */
 	__u64 pace_netns; /* cookie of the namespace whose devices are paced */
 	__u64 pace_limit; /* the longest time that a device keeps a packet, ns; 0: none does */
-	__u64 pad4[6];
+	__u64 pad5[6];
 };
 
 struct {

@@ -99,8 +99,7 @@ struct recent {
 	__u16 port; /* host order */
 	__u8 late : 1;
 	__u8 timed : 1;
-	__u8 foreign : 1; /* it was seen not to be the daemon's own */
-	__u8 : 5;
+	__u8 : 6;
 	__u8 via;
 };
 
@@ -422,7 +421,6 @@ static __always_inline void remember_untouched(struct control *ctl, __u64 cookie
 	r->port = next->port;
 	r->late = next->late;
 	r->timed = next->timed;
-	r->foreign = 0;
 	r->via = next->via;
 	recent_leave(r, cookie);
 }
@@ -465,14 +463,10 @@ static __always_inline void recent_settle(struct control *ctl, __u64 cookie,
 
 	if (!r || READ_ONCE(r->cookie) != cookie)
 		return;
+	if (r->late && !sock_was_established(tp))
+		return;
 	if (!recent_claim(r, cookie))
 		return;
-	if (!own && r->late && !sock_was_established(tp)) {
-		/* If it is closed now, it is we who let go of its file last. */
-		r->foreign = 1;
-		recent_leave(r, cookie);
-		return;
-	}
 	if (!own) {
 		recent_read(r, &info);
 		untouched_put(ctl, cookie, &info);

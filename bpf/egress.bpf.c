@@ -188,7 +188,6 @@ int sock_release(struct bpf_sock *ctx)
 	struct sock_info *info, taken;
 	struct recent *r;
 	__u64 cookie;
-	bool foreign;
 
 	if (!ctl || ctx->protocol != IPPROTO_TCP)
 		return 1;
@@ -196,13 +195,13 @@ int sock_release(struct bpf_sock *ctx)
 	r = recent_slot(cookie);
 	if (!r)
 		return 1;
-	foreign = r->foreign;
 	/* The context of this hook is the socket itself. */
 	if (recent_take(r, cookie, &taken)) {
 		/* Whoever closes it is who connected it, unless the iterator
-		 * had it in its hands.
+		 * had its file in hands when that one let go.
 		 */
-		if (foreign || !task_is_own(ctl, (struct task_struct *)bpf_get_current_task()))
+		if ((__u32)bpf_get_current_pid_tgid() == READ_ONCE(ctl->reader) ||
+		    !task_is_own(ctl, (struct task_struct *)bpf_get_current_task()))
 			sock_account(ctl, &taken, (struct tcp_sock *)ctx, true);
 		return 1;
 	}
@@ -244,6 +243,7 @@ int account_open(struct bpf_iter__task_file *ctx)
 	ctl = control_get();
 	if (!sk || sk->sk_protocol != IPPROTO_TCP || !ctl)
 		return 0;
+	ctl->reader = bpf_get_current_pid_tgid();
 	info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
 	if (!info) {
 		__u64 cookie = bpf_get_socket_cookie(sk);

@@ -83,7 +83,6 @@ static __always_inline bool passes_unnamed(struct bpf_sock_addr *ctx, const stru
 	r->port = port;
 	r->late = (ctl->exits & EXITS_LATE) != 0;
 	r->timed = 0;
-	r->foreign = 0;
 	r->via = VIA_NOTHING;
 	recent_leave(r, cookie);
 	gate_add(GATE_UNNAMED, false);

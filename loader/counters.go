@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -171,12 +172,19 @@ func (k *Kernel) Connections() ([]Destination, error) {
 func (k *Kernel) accountOpen() error {
 	k.flushMu.Lock()
 	defer k.flushMu.Unlock()
+	// A socket whose client closes it just while the program looks is released
+	// by this thread. The program notes which one it is, so that the socket is
+	// not taken for one of the daemon's own: it must do nothing else meanwhile.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	r, err := k.flush.Open()
 	if err != nil {
 		return fmt.Errorf("read open sockets: %w", err)
 	}
 	_, err = io.Copy(io.Discard, r)
-	return errors.Join(err, r.Close())
+	err = errors.Join(err, r.Close())
+	atomic.StoreUint32(&k.control.Reader, 0)
+	return err
 }
 
 // Dropped counts connections whose destination found no room in its map and

@@ -85,10 +85,12 @@ type headersControl struct {
 	NextToken  uint32
 	Dropped    uint64
 	PlaneMade  uint64
-	Pad3       [5]uint64
+	Reader     uint32
+	Pad3       uint32
+	Pad4       [4]uint64
 	PaceNetns  uint64
 	PaceLimit  uint64
-	Pad4       [6]uint64
+	Pad5       [6]uint64
 }
 
 type headersDest struct {
