@@ -6,6 +6,8 @@
 #ifndef EGRESS_CONTROL_H
 #define EGRESS_CONTROL_H
 
+#include "excluded.h"
+
 struct control {
 	/* Written by the daemon at every turn of its accept loop. What follows is
 	 * read by every connect(), and shall not share the line.
@@ -63,17 +65,6 @@ static __always_inline bool task_is_own(const struct control *ctl, const struct 
 		return true;
 	return ctl->own_cgroup && BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id) == ctl->own_cgroup;
 }
-
-/* Cgroups that stay untouched, with everything below them. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u64);
-	__type(value, __u8);
-} excluded SEC(".maps");
-
-#define MAX_CGROUP_LEVELS 16
 
 /* Whether the running task's cgroup, or one above it, is excluded. */
 static __always_inline bool task_is_excluded(void)

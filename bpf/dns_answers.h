@@ -36,20 +36,7 @@ enum tally {
 const struct answer *answer_type __attribute__((unused));
 const enum tally *tally_type __attribute__((unused));
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, TALLY_MAX);
-	__type(key, __u32);
-	__type(value, __u64);
-} tallies SEC(".maps");
-
-static __always_inline void count(__u32 what)
-{
-	__u64 *n = bpf_map_lookup_elem(&tallies, &what);
-
-	if (n)
-		__sync_fetch_and_add(n, 1);
-}
+#include "tally.h"
 
 /* RFC 1035 section 4.1.1 */
 struct dns_header {

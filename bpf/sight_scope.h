@@ -79,19 +79,6 @@ enum tally {
 	TALLY_MAX = TALLY_SOURCES + 5,
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, TALLY_MAX);
-	__type(key, __u32);
-	__type(value, __u64);
-} tallies SEC(".maps");
-
-static __always_inline void count(__u32 what)
-{
-	__u64 *n = bpf_map_lookup_elem(&tallies, &what);
-
-	if (n)
-		__sync_fetch_and_add(n, 1);
-}
+#include "tally.h"
 
 #endif

@@ -5,12 +5,27 @@
 
 #define ETH_LEN 14
 
-/* Lengths and places in IPv4, IPv6 and TCP headers (RFC 791, 8200, 9293). */
+/* Lengths of IPv4 and IPv6 headers (RFC 791, 8200). */
 #define IP4_LEN 20
 #define IP6_LEN 40
-#define TCP_LEN 20
 
 #define TCP_FLAG_RST_ACK 0x14
+
+struct eth_addrs {
+	__u8 to[6];
+	__u8 from[6];
+};
+
+/* RFC 9293 section 3.1, up to the checksum */
+struct tcp_head {
+	__be16 source;
+	__be16 dest;
+	__be32 seq;
+	__be32 ack;
+	__u8 offset;
+	__u8 flags;
+	__be16 window;
+};
 
 /*
  * The answer to a SYN that may not leave: the reset that a host would send
@@ -24,60 +39,49 @@
  */
 static __always_inline int syn_reset(struct __sk_buff *skb)
 {
-	__u32 ip = 0, tcp, seq;
-	__u8 head[IP6_LEN], flags = TCP_FLAG_RST_ACK;
-	__u8 mac[12], port[4];
-	__be16 total;
+	bool v4 = skb->protocol == bpf_htons(0x0800);
+	__u32 len = v4 ? IP4_LEN : IP6_LEN, ip;
+	struct tcp_head syn, reset = {};
+	__u8 head[IP6_LEN] = {};
 
-	if (skb->protocol == bpf_htons(0x0800)) {
-		if (bpf_skb_load_bytes_relative(skb, 0, head, IP4_LEN, BPF_HDR_START_NET))
-			return TCX_DROP;
+	if (bpf_skb_load_bytes_relative(skb, 0, head, len, BPF_HDR_START_NET))
+		return TCX_DROP;
+	if (v4) {
 		if (head[0] != 0x45 || head[9] != IPPROTO_TCP)
 			return TCX_DROP;
 		ip = skb->len - ((__u32)head[2] << 8 | head[3]);
-		tcp = ip + IP4_LEN;
 	} else {
-		if (bpf_skb_load_bytes_relative(skb, 0, head, IP6_LEN, BPF_HDR_START_NET))
-			return TCX_DROP;
 		if (head[6] != IPPROTO_TCP)
 			return TCX_DROP;
 		ip = skb->len - IP6_LEN - ((__u32)head[4] << 8 | head[5]);
-		tcp = ip + IP6_LEN;
 	}
 	/* With an Ethernet header or with none. */
-	if (ip != 0 && ip != ETH_LEN)
-		return TCX_DROP;
 	if (ip == ETH_LEN) {
-		__u8 swapped[12];
+		struct eth_addrs out, back;
 
-		if (bpf_skb_load_bytes(skb, 0, mac, sizeof(mac)))
+		if (bpf_skb_load_bytes(skb, 0, &out, sizeof(out)))
 			return TCX_DROP;
-#pragma unroll
-		for (int i = 0; i < 6; i++) {
-			swapped[i] = mac[i + 6];
-			swapped[i + 6] = mac[i];
-		}
-		bpf_skb_store_bytes(skb, 0, swapped, sizeof(swapped), 0);
+		__builtin_memcpy(back.to, out.from, sizeof(back.to));
+		__builtin_memcpy(back.from, out.to, sizeof(back.from));
+		bpf_skb_store_bytes(skb, 0, &back, sizeof(back), 0);
+	} else if (ip != 0) {
+		return TCX_DROP;
 	}
-	if (skb->protocol == bpf_htons(0x0800)) {
+	if (bpf_skb_load_bytes(skb, ip + len, &syn, sizeof(syn)))
+		return TCX_DROP;
+	if (v4) {
 		bpf_skb_store_bytes(skb, ip + 12, head + 16, 4, 0);
 		bpf_skb_store_bytes(skb, ip + 16, head + 12, 4, 0);
 	} else {
 		bpf_skb_store_bytes(skb, ip + 8, head + 24, 16, 0);
 		bpf_skb_store_bytes(skb, ip + 24, head + 8, 16, 0);
 	}
-	if (bpf_skb_load_bytes(skb, tcp, port, sizeof(port)) ||
-	    bpf_skb_load_bytes(skb, tcp + 4, &seq, sizeof(seq)))
-		return TCX_DROP;
-	bpf_skb_store_bytes(skb, tcp, port + 2, 2, 0);
-	bpf_skb_store_bytes(skb, tcp + 2, port, 2, 0);
-	seq = bpf_htonl(bpf_ntohl(seq) + 1);
-	bpf_skb_store_bytes(skb, tcp + 8, &seq, sizeof(seq), 0);
-	seq = 0;
-	bpf_skb_store_bytes(skb, tcp + 4, &seq, sizeof(seq), 0);
-	total = 0; /* the window */
-	bpf_skb_store_bytes(skb, tcp + 14, &total, sizeof(total), 0);
-	bpf_skb_store_bytes(skb, tcp + 13, &flags, sizeof(flags), 0);
+	reset.source = syn.dest;
+	reset.dest = syn.source;
+	reset.ack = bpf_htonl(bpf_ntohl(syn.seq) + 1);
+	reset.offset = syn.offset;
+	reset.flags = TCP_FLAG_RST_ACK;
+	bpf_skb_store_bytes(skb, ip + len, &reset, sizeof(reset), 0);
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 

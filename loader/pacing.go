@@ -3,7 +3,6 @@
 package loader
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -40,48 +39,21 @@ func (k *Kernel) SetPacing(p Pacing) error {
 	if p.Limit <= 0 {
 		return nil
 	}
-	if err := replaceKeys(k.objs.PaceDevices, p.Devices); err != nil {
+	devices := make(map[uint32]uint8, len(p.Devices))
+	for _, index := range p.Devices {
+		devices[index] = 1
+	}
+	if err := syncMap(k.objs.PaceDevices, k.plane.devices, devices); err != nil {
 		return fmt.Errorf("set paced devices: %w", err)
 	}
-	outside := make([]egressPrefix, len(p.Outside))
-	for i, prefix := range p.Outside {
-		outside[i] = prefixKey(canonical(prefix))
+	outside := make(map[egressPrefix]uint8, len(p.Outside))
+	for _, prefix := range p.Outside {
+		outside[prefixKey(canonical(prefix))] = 1
 	}
-	if err := replaceKeys(k.objs.PaceOutside, outside); err != nil {
+	if err := syncMap(k.objs.PaceOutside, k.plane.outside, outside); err != nil {
 		return fmt.Errorf("set destinations that are not paced: %w", err)
 	}
 	atomic.StoreUint64(&k.control.PaceNetns, p.Netns)
 	atomic.StoreUint64(&k.control.PaceLimit, uint64(p.Limit))
-	return nil
-}
-
-// replaceKeys makes want the keys of a map that is a set.
-func replaceKeys[K comparable](m *ebpf.Map, want []K) error {
-	keep := make(map[K]bool, len(want))
-	for _, key := range want {
-		keep[key] = true
-		if err := m.Update(&key, uint8(1), ebpf.UpdateAny); err != nil {
-			return err
-		}
-	}
-	var (
-		key  K
-		one  uint8
-		gone []K
-	)
-	it := m.Iterate()
-	for it.Next(&key, &one) {
-		if !keep[key] {
-			gone = append(gone, key)
-		}
-	}
-	if err := it.Err(); err != nil {
-		return err
-	}
-	for _, key := range gone {
-		if err := m.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return err
-		}
-	}
 	return nil
 }

@@ -48,6 +48,9 @@ type planeState struct {
 	lanes   map[egressPlaneKey]uint32 // that the engine knows, too
 	made    uint64                    // control.PlaneMade when the lanes were read last
 	spares  int64                     // numbers given to the programs, ever
+
+	devices map[uint32]uint8 // that are paced
+	outside map[egressPrefix]uint8
 }
 
 func newPlaneState() planeState {
@@ -59,6 +62,8 @@ func newPlaneState() planeState {
 		nameText:    make(map[uint32]string),
 		targets:     make(map[netip.AddrPort]egressTarget),
 		lanes:       make(map[egressPlaneKey]uint32),
+		devices:     make(map[uint32]uint8),
+		outside:     make(map[egressPrefix]uint8),
 	}
 }
 

@@ -20,7 +20,7 @@ cd "$(dirname "$0")/.."
 
 free=(
 	./policy/... ./metrics/...
-	./userspace/{assemble,dnsmsg,h2,heads,http1,sim,sniff,socks,tlsread}
+	./userspace/{agenda,assemble,dnsmsg,h2,heads,http1,sim,sniff,socks,tlsread}
 	./cmd/egressd/internal/{admin,cgroup,demo,diagnose,doctor,explain,history,plot,sdnotify,sysunit,table,top,trust}
 	./userspace/fleetsim/... ./loader/sight/discover
 	./test ./test/bench ./test/tally ./test/vm/...

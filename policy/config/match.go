@@ -147,13 +147,13 @@ func parseHost(s string) (policy.HostPattern, error) {
 		return none, fmt.Errorf("%q names a port; write %s here and %s under ports", strict.Clip(s), strict.Clip(host), strict.Clip(port))
 	}
 	name := strings.TrimSuffix(strings.ToLower(s), ".")
-	if suffix, ok := strings.CutPrefix(name, "*"); ok && strings.HasPrefix(suffix, ".") && validHostName(suffix[1:]) {
+	if suffix, ok := strings.CutPrefix(name, "*"); ok && strings.HasPrefix(suffix, ".") && policy.IsHostName(suffix[1:]) {
 		return policy.HostPattern{Suffix: suffix}, nil
 	}
 	switch {
 	case strings.Contains(s, "*"):
 		return none, fmt.Errorf("%q has a * that is not the whole first label; write it as *.example.com, or * for every host", strict.Clip(s))
-	case !validHostName(name):
+	case !policy.IsHostName(name):
 		return none, fmt.Errorf("%q is neither a host name nor an address; write it as store.example.com, 203.0.113.7 or 203.0.113.0/24", strict.Clip(s))
 	}
 	return policy.HostPattern{Name: name}, nil
@@ -187,26 +187,4 @@ func isASCII(s string) bool {
 		}
 	}
 	return true
-}
-
-// validHostName reports whether a lower-case name can be looked up: labels of
-// letters, digits, dashes and underscores. A last label of digits would make
-// it a misspelt address.
-func validHostName(name string) bool {
-	if name == "" || len(name) > 253 {
-		return false
-	}
-	last := ""
-	for label := range strings.SplitSeq(name, ".") {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-		for i := range len(label) {
-			if !isAlphanumeric(label[i]) && label[i] != '-' && label[i] != '_' {
-				return false
-			}
-		}
-		last = label
-	}
-	return !isDigits(last)
 }

@@ -175,7 +175,7 @@ func validListen(s string) bool {
 	if _, err := netip.ParseAddr(host); err == nil || host == "" {
 		return true
 	}
-	return validHostName(strings.ToLower(host))
+	return policy.IsHostName(strings.ToLower(host))
 }
 
 // maxSocket is the room in sockaddr_un without the zero at the end.

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/egressd/egressd/policy"
 )
 
 // Bounds of what is believed of one message.
@@ -115,7 +117,7 @@ func Parse(msg []byte) (*Answer, error) {
 	if q.Type == dnsmessage.TypeHTTPS {
 		name = withoutPort(name)
 	}
-	if !HostName(name) {
+	if !policy.IsHostName(name) {
 		return nil, ErrName
 	}
 	a := &Answer{Name: name}
@@ -238,7 +240,7 @@ func (a *Answer) follow(owner string, records []record) error {
 			return nil
 		}
 		owner, least = records[next].target, min(least, lifetime(records[next].ttl))
-		if HostName(owner) {
+		if policy.IsHostName(owner) {
 			a.Aliases = append(a.Aliases, owner)
 		}
 	}
@@ -292,29 +294,6 @@ func withoutPort(name string) string {
 		return name
 	}
 	return rest
-}
-
-// HostName reports whether a name in lower case is one of a host, as the policy
-// file may write it: labels of letters, digits, dashes and underscores, and a
-// last one that is no number, so that it is no address.
-func HostName(name string) bool {
-	if name == "" || len(name) > 253 {
-		return false
-	}
-	last := ""
-	for label := range strings.SplitSeq(name, ".") {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-		for i := range len(label) {
-			c := label[i]
-			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
-				return false
-			}
-		}
-		last = label
-	}
-	return !digits(last)
 }
 
 func digits(s string) bool {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/egressd/egressd/policy"
 )
 
 // reply begins a response to a question.
@@ -254,20 +256,6 @@ func TestParseBounds(t *testing.T) {
 	}
 }
 
-func TestHostName(t *testing.T) {
-	long := strings.Repeat("a", 63)
-	for name, want := range map[string]bool{
-		"store.example": true, "redis": true, "xn--bcher-kva.example": true, "_tcp.a_b.example": true, "1.example": true,
-		long + "." + long + "." + long + "." + long[:61]: true, long + "." + long + "." + long + "." + long[:62]: false,
-		long + "a.example": false, "": false, "a..example": false, "a.example.": false, "-a.example": false, "a-.example": false,
-		"A.example": false, "a.1": false, "192.0.2.1": false, "a b": false, "*.example": false, "b\xfccher": false,
-	} {
-		if got := HostName(name); got != want {
-			t.Errorf("%q: got %t, want %t", name, got, want)
-		}
-	}
-}
-
 // FuzzParse holds whatever comes: nothing half-learned, nothing unbounded, and
 // no address that is not in the message.
 func FuzzParse(f *testing.F) {
@@ -296,7 +284,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("got %q, and then %q, %v", told(got), told(again), err)
 		}
 		for _, name := range append([]string{got.Name}, got.Aliases...) {
-			if !HostName(name) {
+			if !policy.IsHostName(name) {
 				t.Errorf("%q is no host name", name)
 			}
 		}

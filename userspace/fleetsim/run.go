@@ -11,6 +11,7 @@ import (
 	"github.com/egressd/egressd/policy/fleet"
 	"github.com/egressd/egressd/policy/fleet/model"
 	"github.com/egressd/egressd/policy/ledger"
+	"github.com/egressd/egressd/userspace/agenda"
 )
 
 const (
@@ -57,7 +58,7 @@ type run struct {
 	o       *Options
 	now     ledger.Time
 	end     ledger.Time
-	queue   queue
+	queue   agenda.Queue[event]
 	hosts   []host
 	store   model.Store
 	replica *model.Store
@@ -92,8 +93,8 @@ func Simulate(ctx context.Context, o Options) (*Result, error) {
 		if events%checkEvery == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		e := r.queue.pop()
-		r.now = e.at
+		var e event
+		r.now, e = r.queue.Pop()
 		if result == nil && e.kind == refuse {
 			result = r.figures()
 			result.Events = events
@@ -134,20 +135,20 @@ func newRun(o *Options) *run {
 		r.wake(i, h.from)
 	}
 	for k, c := range o.Cuts {
-		r.queue.push(event{at: epoch.Add(c.At), kind: lose, gen: uint32(k)})
-		r.queue.push(event{at: epoch.Add(c.At + c.For), kind: find, gen: uint32(k)})
+		r.queue.Push(epoch.Add(c.At), event{kind: lose, gen: uint32(k)})
+		r.queue.Push(epoch.Add(c.At+c.For), event{kind: find, gen: uint32(k)})
 	}
 	for k, f := range o.Faults {
 		if f.Memory == Replica {
-			r.queue.push(event{at: epoch.Add(f.At - f.Lag), kind: snapshot})
+			r.queue.Push(epoch.Add(f.At-f.Lag), event{kind: snapshot})
 		}
-		r.queue.push(event{at: epoch.Add(f.At), kind: fail})
-		r.queue.push(event{at: epoch.Add(f.At + f.For), kind: recovery, gen: uint32(k)})
+		r.queue.Push(epoch.Add(f.At), event{kind: fail})
+		r.queue.Push(epoch.Add(f.At+f.For), event{kind: recovery, gen: uint32(k)})
 	}
 	if o.Load > 0 {
 		r.arrival()
 	}
-	r.queue.push(event{at: r.end, kind: refuse})
+	r.queue.Push(r.end, event{kind: refuse})
 	return r
 }
 
@@ -230,7 +231,7 @@ func (r *run) wake(i int, at ledger.Time) {
 	}
 	h.gen++
 	h.wakeAt = at
-	r.queue.push(event{at: at, kind: wake, host: int32(i), gen: h.gen})
+	r.queue.Push(at, event{kind: wake, host: int32(i), gen: h.gen})
 }
 
 // arrival plans the next request.
@@ -242,7 +243,7 @@ func (r *run) arrival() {
 			at = at.Add(w - phase)
 		}
 	}
-	r.queue.push(event{at: at, kind: request})
+	r.queue.Push(at, event{kind: request})
 }
 
 // arrived is a request at some host.
@@ -354,9 +355,9 @@ func (r *run) call(i int, f fleet.Flight) {
 	}
 	to := &h.flights[slot]
 	*to = flight{Flight: f, gen: to.gen + 1, live: true}
-	r.queue.push(event{at: r.now.Add(h.lane.Timeout()), kind: timeout, host: int32(i), slot: slot, gen: to.gen})
+	r.queue.Push(r.now.Add(h.lane.Timeout()), event{kind: timeout, host: int32(i), slot: slot, gen: to.gen})
 	if d, ok := r.delay(); ok && h.cut == 0 {
-		r.queue.push(event{at: r.now.Add(d), kind: arrive, host: int32(i), slot: slot, gen: to.gen, call: r.keep(f.Call)})
+		r.queue.Push(r.now.Add(d), event{kind: arrive, host: int32(i), slot: slot, gen: to.gen, call: r.keep(f.Call)})
 	}
 }
 
@@ -386,7 +387,7 @@ func (r *run) arrive(e *event) {
 	if d, ok := r.delay(); ok && h.cut == 0 {
 		if f := &h.flights[e.slot]; f.live && f.gen == e.gen {
 			f.answer = answer
-			r.queue.push(event{at: r.now.Add(d), kind: reply, host: e.host, slot: e.slot, gen: e.gen})
+			r.queue.Push(r.now.Add(d), event{kind: reply, host: e.host, slot: e.slot, gen: e.gen})
 		}
 	}
 }
@@ -396,7 +397,7 @@ func (r *run) publish(a fleet.Answer) {
 	r.heard = append(r.heard, a)
 	for i := range r.hosts {
 		if d, ok := r.delay(); ok && r.hosts[i].cut == 0 {
-			r.queue.push(event{at: r.now.Add(d), kind: published, host: int32(i), gen: uint32(len(r.heard) - 1)})
+			r.queue.Push(r.now.Add(d), event{kind: published, host: int32(i), gen: uint32(len(r.heard) - 1)})
 		}
 	}
 }
@@ -408,5 +409,5 @@ func (r *run) refuse() {
 	h := &r.hosts[i]
 	h.lane.Penalize(h.lane.State().Epoch, closedFor, closedFactor, h.local(r.now))
 	r.serve(i)
-	r.queue.push(event{at: r.now.Add(closedFor / 2), kind: finish})
+	r.queue.Push(r.now.Add(closedFor/2), event{kind: finish})
 }

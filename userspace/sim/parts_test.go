@@ -112,45 +112,6 @@ func TestDist(t *testing.T) {
 	}
 }
 
-// Events come out in the order of time, and of their making within an instant.
-func TestQueue(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 1))
-	var q queue
-	var want []event
-	for range 2000 {
-		if len(want) > 0 && r.IntN(3) == 0 {
-			i := 0
-			for k := range want {
-				if want[k].before(&want[i]) {
-					i = k
-				}
-			}
-			if got := q.pop(); got != want[i] {
-				t.Fatalf("got %+v, want %+v", got, want[i])
-			}
-			want = slices.Delete(want, i, i+1)
-			continue
-		}
-		at := epoch.Add(time.Duration(r.IntN(50)))
-		q.push(at, wake, int32(len(want)))
-		want = append(want, event{at: at, seq: q.seq, worker: int32(len(want)), kind: wake})
-	}
-	slices.SortFunc(want, func(a, b event) int {
-		if a.before(&b) {
-			return -1
-		}
-		return 1
-	})
-	for i := range want {
-		if got := q.pop(); got != want[i] {
-			t.Fatalf("event %d: got %+v, want %+v", i, got, want[i])
-		}
-	}
-	if len(q.heap) != 0 {
-		t.Errorf("got %d events more", len(q.heap))
-	}
-}
-
 // Quantiles are right within one part in 128.
 func TestHistogram(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))

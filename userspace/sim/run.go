@@ -13,6 +13,7 @@ import (
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/policy/config/strict"
 	"github.com/egressd/egressd/policy/ledger"
+	"github.com/egressd/egressd/userspace/agenda"
 	"github.com/egressd/egressd/userspace/gate"
 )
 
@@ -119,7 +120,7 @@ type run struct {
 	tally    *tally
 
 	now, end ledger.Time
-	queue    queue
+	queue    agenda.Queue[event]
 	workers  []worker
 	limits   []ledger.Time // when each process allows itself the next request
 	interval time.Duration // of that
@@ -174,9 +175,9 @@ func newRun(w *Workload, s *Strategy, o *Options, seed uint64) (*run, error) {
 	for i := range r.workers {
 		n := int32(i)
 		if s.Egressd {
-			r.workers[i].held = newHeld(i%c.Processes, w.exitName(i%c.Exits), func() { r.queue.push(r.now, decided, n) })
+			r.workers[i].held = newHeld(i%c.Processes, w.exitName(i%c.Exits), func() { r.queue.Push(r.now, event{n, decided}) })
 		}
-		r.queue.push(epoch.Add(c.Start.draw(r.waits)), wake, n)
+		r.queue.Push(epoch.Add(c.Start.draw(r.waits)), event{n, wake})
 	}
 	return r, nil
 }
@@ -207,18 +208,19 @@ func play(ctx context.Context, w *Workload, s *Strategy, o *Options, seed uint64
 // nothing more. After the end nothing is sent, but what is under way gets its
 // answers.
 func (r *run) step() bool {
-	if g := r.guard; g != nil && g.at != 0 && !r.over && (len(r.queue.heap) == 0 || g.at <= r.queue.heap[0].at) {
+	next, more := r.queue.Next()
+	if g := r.guard; g != nil && g.at != 0 && !r.over && (!more || g.at <= next) {
 		if at := max(g.at, r.now); at < r.end {
 			r.now = at
 			g.ring()
 			return true
 		}
 	}
-	if len(r.queue.heap) == 0 {
+	if !more {
 		return false
 	}
-	e := r.queue.pop()
-	r.now = e.at
+	var e event
+	r.now, e = r.queue.Pop()
 	r.over = r.over || r.now >= r.end
 	r.happen(e)
 	return true
@@ -263,7 +265,7 @@ func (r *run) begin(w *worker, n int32) {
 		at := max(*next, r.now)
 		*next = at.Add(r.interval)
 		if at > r.now {
-			r.queue.push(at, pass, n)
+			r.queue.Push(at, event{n, pass})
 			return
 		}
 	}
@@ -311,8 +313,8 @@ func (r *run) send(w *worker, n int32) {
 		r.tally.repeat(r.now)
 	}
 	took := r.w.Origin.Latency.draw(r.latency)
-	r.queue.push(r.now.Add(took/2), arrive, n)
-	r.queue.push(r.now.Add(took), reply, n)
+	r.queue.Push(r.now.Add(took/2), event{n, arrive})
+	r.queue.Push(r.now.Add(took), event{n, reply})
 }
 
 // reply brings the worker its answer.
@@ -361,13 +363,13 @@ func (r *run) fail(w *worker, n int32, asked, delay time.Duration) {
 		return
 	}
 	w.last = r.strategy.wait(w.failures-1, w.last, asked, r.waits)
-	r.queue.push(r.now.Add(delay+w.last), wake, n)
+	r.queue.Push(r.now.Add(delay+w.last), event{n, wake})
 }
 
 // rest ends the job in hand.
 func (r *run) rest(w *worker, n int32, delay time.Duration) {
 	w.busy = false
-	r.queue.push(r.now.Add(delay+r.w.Clients.Think.draw(r.waits)), wake, n)
+	r.queue.Push(r.now.Add(delay+r.w.Clients.Think.draw(r.waits)), event{n, wake})
 }
 
 // Title describes what is simulated in one line.

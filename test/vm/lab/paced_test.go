@@ -300,7 +300,6 @@ func TestPacedByFQ(t *testing.T) {
 		}
 	})
 	gates := s.gates(t)
-	t.Log(gates, ask(t, "status", "--socket", socket), ask(t, "lanes", "--socket", socket))
 	for gate, n := range gates {
 		if gate != loader.GateGranted && gate != loader.GateHeld && gate != "unnamed" && gate != "own" && gate != "over" && gate != "device" {
 			t.Errorf("%d connections left by the gate %s", n, gate)
@@ -405,9 +404,8 @@ func TestQdiscInstalled(t *testing.T) {
 	s.signal(t, unix.SIGHUP)
 	waitFor(t, "fq at "+out, func() bool { return qdiscOf(t, out) == "fq" })
 	waitFor(t, "connections to be paced", func() bool {
-		since := Now()
 		connect(2, at(far4, slowPort), "")
-		return s.gates(t)[loader.GateHeld] > 0 || Now().Sub(since) < 0
+		return s.gates(t)[loader.GateHeld] > 0
 	})
 	s.stop(t)
 	if after := qdiscOf(t, out); after != before {

@@ -206,7 +206,11 @@ func Open(cfg Config) (_ *Daemon, err error) {
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	}
 	d.endpoints.resolve(context.Background(), p.Exits, d.started)
-	if err := d.redirect(p); err != nil {
+	redirects, err := d.redirect(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.planned(&redirects); err != nil {
 		return nil, err
 	}
 	d.dns.apply(p)

@@ -180,17 +180,17 @@ func (e *endpoints) known(exits []policy.Exit) (map[netip.AddrPort]*policy.Exit,
 // redirect tells engine and programs where the proxies of p are, and the
 // programs all else that is to be redirected. The engine is first: what the
 // programs begin to redirect finds its exit.
-func (d *Daemon) redirect(p *policy.Policy) error {
+func (d *Daemon) redirect(p *policy.Policy) (policy.Redirects, error) {
 	byAddr, list := d.endpoints.known(p.Exits)
 	d.engine.SetEndpoints(byAddr)
 	d.engine.SetAddresses(d.endpoints.newest())
 	redirects := p.Redirects()
 	redirects.Endpoints = append(redirects.Endpoints, list...)
 	if err := d.kernel.Apply(redirects); err != nil {
-		return err
+		return redirects, err
 	}
 	d.kernel.SetQUIC(p.QUIC)
-	return d.planned(&redirects)
+	return redirects, nil
 }
 
 // refreshEndpoints follows proxies whose names moved.
@@ -203,7 +203,7 @@ func (d *Daemon) refreshEndpoints(ctx context.Context) {
 	defer d.applying.Unlock()
 	p := d.engine.Policy()
 	d.endpoints.forget(p.Exits, time.Now())
-	if err := d.redirect(p); err != nil {
+	if _, err := d.redirect(p); err != nil {
 		d.log.Warn("proxies of exits are redirected where they were before", "err", err)
 	}
 }

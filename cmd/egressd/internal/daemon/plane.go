@@ -39,7 +39,8 @@ type plane struct {
 	netns uint64
 }
 
-// planned readies the kernel plane for redirects that the programs know by now.
+// planned readies the kernel plane for the redirects of a new policy, which the
+// programs know by now.
 func (d *Daemon) planned(r *policy.Redirects) error {
 	var asks []uint16
 	for _, p := range r.Ports {

@@ -104,7 +104,11 @@ func (d *Daemon) swap(p *policy.Policy) {
 }
 
 func (d *Daemon) applyToKernel(p *policy.Policy) error {
-	if err := d.redirect(p); err != nil {
+	redirects, err := d.redirect(p)
+	if err != nil {
+		return err
+	}
+	if err := d.planned(&redirects); err != nil {
 		return err
 	}
 	return d.kernel.Exclude(p.Scope.Exclude)
