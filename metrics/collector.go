@@ -43,6 +43,11 @@ const (
 	NameTLSUnknown       = "egressd_tls_unknown_answers_total"
 	NameTLSDoubts        = "egressd_tls_doubts_total"
 	NameTLSShared        = "egressd_tls_shared_requests_total"
+	NameOversendBound    = "egressd_oversend_bound"
+	NameFleetHosts       = "egressd_fleet_hosts"
+	NameFleetLanes       = "egressd_fleet_lanes"
+	NameFleetCalls       = "egressd_fleet_calls_total"
+	NameFleetCallSeconds = "egressd_fleet_call_seconds_total"
 	NameProgramSeconds   = "egressd_program_seconds_total"
 	NameBuildInfo        = "egressd_build_info"
 	NameReloadSuccessful = "egressd_config_last_reload_successful"
@@ -208,6 +213,7 @@ func (c *Collector) read() frame {
 func (c *Collector) lanes(lanes []Lane) {
 	waiting, cooldown := c.byName[NameWaiting], c.byName[NameCooldown]
 	rate, budget := c.byName[NameLaneRate], c.byName[NameLaneBudget]
+	bound, hosts := c.byName[NameOversendBound], c.byName[NameFleetHosts]
 	for i := range lanes {
 		l := &lanes[i]
 		w := c.who(pair{l.Destination, l.Exit})
@@ -215,6 +221,11 @@ func (c *Collector) lanes(lanes []Lane) {
 		cooldown.atLeast(w, max(0, l.Cooldown.Seconds()))
 		rate.count(w, l.Rate)
 		budget.count(w, l.Budget)
+		if f := l.Fleet; f != nil {
+			bound.atLeast(w, f.Bound)
+			hosts.atLeast(w, float64(f.Hosts))
+			c.set(NameFleetLanes, 1, f.Mode)
+		}
 	}
 }
 
@@ -260,6 +271,11 @@ func (c *Collector) tallies(all Tallies) {
 	}
 	c.set(NameExitMismatch, float64(all.ExitMismatches))
 	c.set(NameEventsLost, float64(all.EventsLost))
+	for _, n := range all.Fleet {
+		c.set(NameFleetCalls, float64(n.OK), n.Kind, "answered")
+		c.set(NameFleetCalls, float64(n.Failed), n.Kind, "failed")
+		c.set(NameFleetCallSeconds, n.Seconds, n.Kind)
+	}
 	c.tls(all.TLS)
 }
 

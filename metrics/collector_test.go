@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -46,9 +47,9 @@ func full() *fake {
 	waits := policy.Histogram{Bounds: []float64{0.1, 1, 10}, Counts: []uint64{3, 2, 1, 1}, Sum: 21.5}
 	return &fake{
 		lanes: []Lane{
-			{Destination: "store", Exit: "direct", Waiting: 2, Cooldown: 1500 * time.Millisecond, Rate: 0.5, Budget: 1},
+			{Destination: "store", Exit: "direct", Waiting: 2, Cooldown: 1500 * time.Millisecond, Rate: 0.5, Budget: 1, Fleet: &LaneFleet{Mode: "fleet", Hosts: 8, Bound: 1.2}},
 			{Destination: "store", Exit: "direct", Waiting: 1, Cooldown: -time.Second, Rate: 1, Budget: 1},
-			{Destination: "api.example", Exit: "wg0", Rate: 10, Budget: 10},
+			{Destination: "api.example", Exit: "wg0", Rate: 10, Budget: 10, Fleet: &LaneFleet{Mode: "open", Bound: math.Inf(1)}},
 		},
 		tallies: Tallies{
 			TLS: TLS{
@@ -84,6 +85,7 @@ func full() *fake {
 			},
 			ExitMismatches: 6,
 			EventsLost:     8,
+			Fleet:          []FleetCalls{{Kind: "book", OK: 40, Failed: 2, Seconds: 0.25}, {Kind: "watch", OK: 7}},
 		},
 		kernel: Kernel{
 			Connections: []Connections{

@@ -195,6 +195,36 @@ var families = []Family{
 		"How many requests could not be paced one by one?",
 	},
 	{
+		NameOversendBound, Gauge, []string{"destination", "exit"}, "requests",
+		"Requests that all hosts of the fleet together may send beyond burst and rate, as the lane comes by its units now; +Inf where nothing bounds them.",
+		`max by (destination, exit) (egressd_oversend_bound) > 100`,
+		"Where may hosts exceed a budget by much, as it is kept now?",
+	},
+	{
+		NameFleetHosts, Gauge, []string{"destination", "exit"}, "hosts",
+		"Hosts that share the lane, as its store told last or as the policy says, if that is more; 0 if nobody knows.",
+		`max without (instance) (egressd_fleet_hosts) != min without (instance) (egressd_fleet_hosts)`,
+		"Do all hosts know of each other?",
+	},
+	{
+		NameFleetLanes, Gauge, []string{"mode"}, "lanes",
+		"Lanes that hosts share, by where their requests come from: from the store (fleet, or returning to it), or without it by share, open or closed.",
+		`sum by (mode, instance) (egressd_fleet_lanes{mode!="fleet"}) > 0`,
+		"Which hosts have lost the store of the fleet?",
+	},
+	{
+		NameFleetCalls, Counter, []string{"kind", "outcome"}, "calls",
+		"Calls to the store of the fleet, by what they are for and whether an answer came in time.",
+		`sum (rate(egressd_fleet_calls_total[5m])) / sum (rate(egressd_requests_total[5m]))`,
+		"How many calls does a request take?",
+	},
+	{
+		NameFleetCallSeconds, Counter, []string{"kind"}, "seconds",
+		"Time that calls to the store of the fleet took.",
+		`sum (rate(egressd_fleet_call_seconds_total[5m])) / sum (rate(egressd_fleet_calls_total[5m]))`,
+		"How far away is the store?",
+	},
+	{
 		NameProgramSeconds, Counter, []string{"program"}, "seconds",
 		"Time that the kernel program has run.",
 		`sum by (program) (rate(egressd_program_seconds_total[5m]))`,

@@ -72,15 +72,24 @@ func (c *plain) Collect(ch chan<- prometheus.Metric) {
 func (c *plain) lanes(ch chan<- prometheus.Metric) {
 	waiting, cooldown := c.table(NameWaiting), c.table(NameCooldown)
 	rate, budget := c.table(NameLaneRate), c.table(NameLaneBudget)
+	bound, hosts, modes := c.table(NameOversendBound), c.table(NameFleetHosts), map[string]float64{}
 	for _, l := range c.source.Lanes() {
 		p := pair{l.Destination, l.Exit}
 		waiting.add(p, "", float64(l.Waiting))
 		cooldown.atLeast(p, max(0, l.Cooldown.Seconds()))
 		rate.add(p, "", l.Rate)
 		budget.add(p, "", l.Budget)
+		if f := l.Fleet; f != nil {
+			bound.atLeast(p, f.Bound)
+			hosts.atLeast(p, float64(f.Hosts))
+			modes[f.Mode]++
+		}
 	}
-	for _, t := range []*table{waiting, cooldown, rate, budget} {
+	for _, t := range []*table{waiting, cooldown, rate, budget, bound, hosts} {
 		t.send(ch, prometheus.GaugeValue)
+	}
+	for _, mode := range slices.Sorted(maps.Keys(modes)) {
+		c.gauge(ch, NameFleetLanes, modes[mode], mode)
 	}
 }
 
@@ -134,6 +143,11 @@ func (c *plain) tallies(ch chan<- prometheus.Metric, all Tallies) {
 	switches.send(ch, prometheus.CounterValue)
 	c.counter(ch, NameExitMismatch, float64(all.ExitMismatches))
 	c.counter(ch, NameEventsLost, float64(all.EventsLost))
+	for _, n := range all.Fleet {
+		c.counter(ch, NameFleetCalls, float64(n.OK), n.Kind, "answered")
+		c.counter(ch, NameFleetCalls, float64(n.Failed), n.Kind, "failed")
+		c.counter(ch, NameFleetCallSeconds, n.Seconds, n.Kind)
+	}
 	c.tls(ch, all.TLS)
 }
 

@@ -77,6 +77,13 @@ func (w world) some(n int, f func()) {
 	}
 }
 
+func (w world) fleet() *LaneFleet {
+	if w.IntN(2) == 0 {
+		return nil
+	}
+	return &LaneFleet{Mode: w.one("fleet", "share"), Hosts: w.IntN(9), Bound: w.number()}
+}
+
 func (w world) source() *fake {
 	src := &fake{reload: Reload{OK: w.IntN(2) == 0}}
 	if w.IntN(2) == 0 {
@@ -86,9 +93,12 @@ func (w world) source() *fake {
 		src.kernelErr = errors.New("map is gone")
 	}
 	w.some(60, func() {
-		src.lanes = append(src.lanes, Lane{w.destination(), w.exit(), w.IntN(9), time.Duration(w.Int64N(4e9) - 2e9), w.number(), w.number()})
+		src.lanes = append(src.lanes, Lane{w.destination(), w.exit(), w.IntN(9), time.Duration(w.Int64N(4e9) - 2e9), w.number(), w.number(), w.fleet()})
 	})
 	t, k := &src.tallies, &src.kernel
+	if w.IntN(2) == 0 {
+		t.Fleet = []FleetCalls{{"book", w.Uint64N(9), w.Uint64N(9), w.number()}, {"watch", w.Uint64N(9), 0, w.number()}}
+	}
 	w.some(60, func() {
 		t.Pairs = append(t.Pairs, Tally{
 			Destination: w.destination(), Exit: w.exit(),

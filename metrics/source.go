@@ -41,6 +41,21 @@ type Lane struct {
 	Cooldown    time.Duration // until it opens; zero or less for an open lane
 	Rate        float64       // units per second now
 	Budget      float64       // units per second that the policy allows
+	Fleet       *LaneFleet    // nil: the lane is this host's alone
+}
+
+// LaneFleet is a lane's part in a fleet.
+type LaneFleet struct {
+	Mode  string  // where its units come from: the store, or what is done without it
+	Hosts int     // that it reckons with
+	Bound float64 // requests that all hosts may send beyond the limit; +Inf: any number
+}
+
+// FleetCalls are the calls of a kind to the store of the fleet.
+type FleetCalls struct {
+	Kind       string
+	OK, Failed uint64
+	Seconds    float64 // that they took together
 }
 
 // Tallies are the counts of the proxy plane.
@@ -55,6 +70,8 @@ type Tallies struct {
 	// ExitMismatches counts connections whose exit could not be kept.
 	ExitMismatches uint64
 	TLS            TLS
+	// Fleet has the calls to the store of the fleet, if there is one.
+	Fleet []FleetCalls
 	// EventsLost counts events that the event log could not take.
 	EventsLost uint64
 	// Dropped counts the keys for which the source itself had no room.

@@ -78,6 +78,8 @@ type Engine struct {
 	cells    []ledger.Cell // cells[0] is never used
 	index    Index         // nil: the lanes die with the daemon
 	plane    PlaneLanes    // nil: there is no kernel plane
+	fleet    Fleeted       // nil: no lane is shared
+	host     string        // this one's name in the fleet
 	owners   map[string]*owner
 	lanes    map[*Lane]struct{} // with a cell of the ledger, in the table
 	overflow map[*owner]*Lane   // for what found no cell
@@ -241,6 +243,17 @@ func (e *Engine) compile(p *Policy) *state {
 	return s
 }
 
+// Join has with make the calls by which lanes are shared with other hosts, at
+// which this one has a name that no other has, nor it itself after a reboot.
+func (e *Engine) Join(with Fleeted, host string, now ledger.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fleet, e.host = with, host
+	for l := range e.lanes {
+		l.share(with, host, now)
+	}
+}
+
 // Policy is the policy in force.
 func (e *Engine) Policy() *Policy { return e.state.Load().policy }
 
@@ -256,6 +269,7 @@ func (e *Engine) Swap(p *Policy, now ledger.Time) {
 	for l := range e.lanes {
 		if r := s.rules[l.owner]; r != nil {
 			l.configure(r.Budget, now)
+			l.share(e.fleet, e.host, now)
 			continue
 		}
 		e.remove(l)
@@ -530,6 +544,7 @@ func (e *Engine) newLane(r *rule, key LaneKey, label string, n uint32, cell *led
 	}
 	l := &Lane{Key: key, Number: n, Cell: cell, Label: label, Meter: meter, id: key.String(), owner: r.owner, hash: e.hash(r.owner, e.hashOf(key.Destination), &key)}
 	l.configure(r.Budget, now)
+	l.share(e.fleet, e.host, now)
 	l.used.Store(uint64(now))
 	l.Tally = e.Tally(label, exit)
 	return l
@@ -545,6 +560,7 @@ func (e *Engine) insert(l *Lane) {
 // remove takes a lane out of the table, so that no new request finds it.
 func (e *Engine) remove(l *Lane) {
 	l.retired.Store(true)
+	l.shared.Store(nil)
 	l.limits.Store(nil) // its window writes into the cell, which another lane may get
 	delete(e.lanes, l)
 	if e.index != nil {

@@ -48,6 +48,7 @@ type Lane struct {
 	budget  atomic.Pointer[Budget]
 	limits  atomic.Pointer[limits]  // beside the cell; nil: none
 	learned atomic.Pointer[lessons] // what answers told; nil: nothing yet
+	shared  atomic.Pointer[Shared]  // with other hosts; nil: it is this host's alone
 	slack   ledger.Slack
 	retired atomic.Bool
 	strikes atomic.Int32
@@ -82,6 +83,7 @@ type Closure struct {
 	Given  bool          // the origin named the delay
 	Manual bool          // by the operator
 	Quota  bool          // the origin told that nothing is left, maybe without refusing
+	Fleet  bool          // another host was told
 }
 
 // Reason is the closure in words: "limited, 3s as asked".
@@ -89,6 +91,8 @@ func (c Closure) Reason() string {
 	switch {
 	case c.Manual:
 		return "operator"
+	case c.Fleet:
+		return fmt.Sprintf("another host of the fleet was refused, opens in %v", c.Delay.Round(time.Millisecond))
 	case c.Quota:
 		return fmt.Sprintf("quota used up, opens in %v as told", c.Delay)
 	case c.Given:
@@ -134,6 +138,9 @@ func (l *Lane) idle(now ledger.Time) bool {
 		if used, _ := x.window.Used(now); used > 0 {
 			return false
 		}
+	}
+	if s := l.shared.Load(); s != nil && !s.idle(now) {
+		return false
 	}
 	k := l.learned.Load()
 	return k == nil || k.idle(now)

@@ -104,7 +104,10 @@ func (l *Lane) Learn(v *verdict.Verdict, g *Grant, sent, now ledger.Time) (until
 	if x := l.limits.Load(); x != nil && x.window != nil && q.HasReset && q.Reset > 0 && !q.ToFull {
 		x.window.Align(now.Add(q.Reset), now)
 	}
-	if advice.Close > now && l.Cell.Close(advice.Close) {
+	if s := l.shared.Load(); s != nil && stricter {
+		s.slow(times64(time.Duration(l.Cell.BaseInterval.Load()), l.Cost()), now)
+	}
+	if advice.Close > now && l.Close(g, advice.Close, now) {
 		return advice.Close, true
 	}
 	return 0, stricter
@@ -133,13 +136,22 @@ const slowest = 2 * time.Second
 // wants none before until. It reports whether the lane was slowed: see
 // ledger.Cell.Penalize.
 func (l *Lane) Penalize(g *Grant, until, now ledger.Time) (slowed bool) {
+	slowed = l.slow(g.Epoch, until, now)
+	if s := l.shared.Load(); s != nil {
+		s.penalize(g.fleet, until.Sub(now), l.Budget().Recovery.Factor, now)
+	}
+	return slowed
+}
+
+// slow is Penalize on this host, for a request of the epoch.
+func (l *Lane) slow(epoch uint64, until, now ledger.Time) (slowed bool) {
 	b := l.Budget()
 	factor := b.Recovery.Factor
 	if b.Auto {
 		factor = 1 // it is the budget that shrinks
 	}
 	l.trouble.CompareAndSwap(0, uint64(now))
-	slowed = l.Cell.Penalize(now, g.Epoch, until, factor, slowest)
+	slowed = l.Cell.Penalize(now, epoch, until, factor, slowest)
 	if !slowed {
 		return false
 	}
@@ -172,6 +184,9 @@ func (l *Lane) Reward(g *Grant, held bool, now ledger.Time) (reopened bool) {
 				c.Configure(next, tolerance(b.Burst, next), now)
 			}
 		}
+	}
+	if s := l.shared.Load(); s != nil && g.fleet != nil && g.fleet.from == s {
+		s.reward(g.fleet, b.Recovery.Step, times64(time.Duration(c.BaseInterval.Load()), l.Cost()), now)
 	}
 	return c.Reward(now, g.Epoch, b.Recovery.Step)
 }

@@ -8,14 +8,14 @@ import (
 )
 
 // forKernel reports whether the kernel plane can hold the budget by itself,
-// where no other stands in its way: it counts connections, by a rate alone,
-// and its lanes are told apart by what the kernel knows. The destinations of a
+// where no other stands in its way: it counts connections, by a rate alone
+// that is this host's own, and its lanes are told apart by what the kernel knows. The destinations of a
 // budget for every host are names, unless the file names its ports: those of
 // web servers have names by their protocol, others only addresses.
 func (b *Budget) forKernel() bool {
 	everyHost := len(b.Match.Hosts) == 0 || slices.ContainsFunc(b.Match.Hosts, func(h HostPattern) bool { return h.Any })
 	switch {
-	case b.Unit != Connections, b.Mode == Off, b.Auto, b.Interval() <= 0,
+	case b.Unit != Connections, b.Mode == Off, b.Auto, b.Fleet != nil, b.Interval() <= 0,
 		b.Window.Limit > 0, b.Concurrency > 0, b.Cost.AtDispatch() != 1, b.Cost.Header != "",
 		b.Match.Path != "", len(b.Match.Methods) > 0, b.Per&^perKernel != 0:
 		return false

@@ -29,6 +29,8 @@ type Policy struct {
 	TLS      TLS
 	QUIC     QUICMode
 	Qdisc    QdiscMode
+	// Fleet is with whom budgets are held together; nil: with nobody.
+	Fleet *Fleet
 }
 
 // Scope says who is shaped.
@@ -206,6 +208,9 @@ type Budget struct {
 	Retry   Retry
 	// TLS is how far connections under the budget are looked into.
 	TLS TLSMode
+	// Fleet is with whom the budget's lanes are held together; nil: this host has
+	// them for itself.
+	Fleet *Fleet
 	// Flights paces what is not seen into by flights (see sniff.Flights), not
 	// by connections alone. Only where Unit is Requests.
 	Flights bool

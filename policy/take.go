@@ -25,6 +25,7 @@ type Grant struct {
 	lessons *lessons       // of which learned units were taken; nil: none
 	learned uint64
 	before  uint64 // units under way when it was taken
+	fleet   *taken // nil: none of a fleet
 }
 
 // units is what a request takes when it goes.
@@ -81,6 +82,14 @@ func (l *Lane) take(g *Grant, x *limits, k *lessons, now ledger.Time) (ok bool) 
 		}
 		g.window = x.window
 	}
+	if s := l.shared.Load(); s != nil {
+		if _, ready := l.Cell.Peek(now, cost); !ready {
+			return false // units of the fleet are not for trying
+		}
+		if g.fleet, _, ok = s.take(now); !ok {
+			return false
+		}
+	}
 	g.Grant, _, ok = l.Cell.Take(now, cost)
 	return ok
 }
@@ -111,6 +120,9 @@ func (l *Lane) back(g *Grant, now ledger.Time) {
 	if g.lessons != nil {
 		g.lessons.tracker.Give(g.learned, now)
 	}
+	if g.fleet != nil {
+		g.fleet.giveBack(now)
+	}
 }
 
 // Overrun counts a request as under way that goes although Take had nothing
@@ -125,6 +137,9 @@ func (l *Lane) Owe(now ledger.Time) (g Grant) {
 	g.before = x.units() * uint64(max(0, l.InFlight.Load()))
 	l.InFlight.Add(1)
 	g.Grant = l.Cell.Owe(now, x.units())
+	if s := l.shared.Load(); s != nil {
+		g.fleet = s.owe(now)
+	}
 	if x != nil && x.window != nil {
 		x.window.Debit(x.units(), now)
 	}
@@ -144,6 +159,9 @@ func (l *Lane) Return(g Grant, now ledger.Time) {
 	}
 	if g.lessons != nil {
 		g.lessons.tracker.Give(g.learned, now)
+	}
+	if g.fleet != nil {
+		g.fleet.giveBack(now)
 	}
 }
 
@@ -174,8 +192,8 @@ func (l *Lane) Stuck() bool { return l.Cell.Probing() || l.Full() }
 // Peek reports, without taking anything, whether Take would grant at now. If
 // not, wait is when it is worth to look again.
 func (l *Lane) Peek(now ledger.Time) (wait time.Duration, ready bool) {
-	x, k := l.limits.Load(), l.lessons(now)
-	if x == nil && k == nil {
+	x, k, s := l.limits.Load(), l.lessons(now), l.shared.Load()
+	if x == nil && k == nil && s == nil {
 		return l.Cell.Peek(now, 1)
 	}
 	cost := x.units()
@@ -194,6 +212,10 @@ func (l *Lane) Peek(now ledger.Time) (wait time.Duration, ready bool) {
 			wait = min(wait, end.Sub(now)) // the pace changes then
 		}
 	}
+	if s != nil {
+		more, there := s.peek(now)
+		wait, ready = max(wait, more), ready && there
+	}
 	return wait, ready && wait == 0
 }
 
@@ -208,6 +230,10 @@ func (l *Lane) After(now ledger.Time, ahead uint64) time.Duration {
 	}
 	if k != nil {
 		wait = max(wait, k.tracker.After(now, ahead, cost))
+	}
+	if s := l.shared.Load(); s != nil {
+		more, _ := s.peek(now)
+		wait = max(wait, more)
 	}
 	return wait
 }
@@ -227,8 +253,15 @@ func (l *Lane) Blocked(now ledger.Time) bool {
 			return true
 		}
 	}
-	k := l.learned.Load()
-	return k != nil && k.tracker.Wait(now, x.units()) > 0
+	if k := l.learned.Load(); k != nil && k.tracker.Wait(now, x.units()) > 0 {
+		return true
+	}
+	s := l.shared.Load()
+	if s == nil {
+		return false
+	}
+	wait, _ := s.peek(now) // the turns of other hosts may come before
+	return wait > l.Pace() || s.cut(now)
 }
 
 // Pace is the time between two requests at the lane's budget, whatever slows

@@ -88,10 +88,36 @@ func laneState(l admin.Lane) string {
 	if u := l.Quota; u != nil {
 		state += fmt.Sprintf(", origin leaves %d for %s", u.Left, age(seconds(u.Until)))
 	}
+	if f := l.Fleet; f != nil {
+		state += ", " + fleetState(f)
+	}
 	if l.Mode != "enforce" {
 		state += " (" + l.Mode + ")"
 	}
 	return state
+}
+
+// fleetState says in words how the lane is held together with other hosts.
+func fleetState(f *admin.Fleet) string {
+	s := "fleet of " + strconv.Itoa(f.Hosts)
+	if f.Hosts == 0 {
+		s = "fleet"
+	}
+	s += " by " + f.Scheme
+	switch f.Mode {
+	case "share":
+		s += ", without its store: this host's share"
+	case "closed":
+		s += ", without its store: nothing goes"
+	case "open":
+		s += ", without its store: as if alone"
+	case "returning":
+		s += ", going back to its store"
+	}
+	if f.Bound == nil {
+		return s + ", no bound"
+	}
+	return s + ", bound +" + strconv.FormatFloat(*f.Bound, 'f', -1, 64)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

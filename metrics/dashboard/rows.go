@@ -21,6 +21,7 @@ func Rows() []Row {
 		{Title: "Bytes and cost", Panels: bytePanels()},
 		{Title: "Connections", Panels: connectionPanels()},
 		{Title: "TLS", Panels: tlsPanels()},
+		{Title: "Fleet", Panels: fleetPanels()},
 		{Title: "egressd", Panels: daemonPanels()},
 	}
 }
@@ -236,6 +237,37 @@ func tlsPanels() []Panel {
 				{Expr: `sum by (source) (rate(egressd_tls_answers_total{` + onHost + `}[$__rate_interval]))`, Legend: "{{source}}"},
 				{Expr: `sum(rate(egressd_tls_unknown_answers_total{` + onHost + `}[$__rate_interval]))`, Legend: "of no known connection", Faint: true},
 				{Expr: `sum(rate(egressd_tls_shared_requests_total{` + onHost + `}[$__rate_interval]))`, Legend: "requests that shared a record", Faint: true},
+			},
+		},
+	}
+}
+
+func fleetPanels() []Panel {
+	return []Panel{
+		{
+			Title: "Shared lanes, by where their requests come from", Kind: Stacked, Unit: "short", Width: 8,
+			About:   "fleet: from the store that the hosts share. Without it: share, a part of the rate; closed, nothing; open, all of it on each host; returning: it is back, and the host keeps to its share for a moment.",
+			Queries: []Query{{Expr: `sum by (mode) (egressd_fleet_lanes{` + onHost + `})`, Legend: "{{mode}}"}},
+		},
+		{
+			Title: "Hosts, and what they may exceed", Kind: Lines, Unit: "short", Width: 8,
+			About: "Hosts that share each lane, and the requests that all of them together may send beyond burst and rate.",
+			Queries: []Query{
+				{Expr: `max by (destination, exit) (egressd_oversend_bound{` + ofLane + `})`, Legend: "{{destination}} {{exit}} beyond"},
+				{Expr: `max by (destination, exit) (egressd_fleet_hosts{` + ofLane + `})`, Legend: "{{destination}} {{exit}} hosts", Faint: true},
+			},
+		},
+		{
+			Title: "Calls to the store, and their mean time", Kind: Lines, Unit: "short", Width: 8,
+			About: "Calls per second by kind; those that brought no answer in time; and milliseconds that a call takes.",
+			Queries: []Query{
+				{Expr: `sum by (kind) (rate(egressd_fleet_calls_total{` + onHost + `}[$__rate_interval]))`, Legend: "{{kind}}/s"},
+				{Expr: `sum(rate(egressd_fleet_calls_total{` + onHost + `,outcome="failed"}[$__rate_interval]))`, Legend: "failed/s"},
+				{
+					Expr: `1000 * sum(rate(egressd_fleet_call_seconds_total{` + onHost + `}[$__rate_interval]))` +
+						` / (sum(rate(egressd_fleet_calls_total{` + onHost + `}[$__rate_interval])) > 0)`,
+					Legend: "ms a call", Faint: true,
+				},
 			},
 		},
 	}

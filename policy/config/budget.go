@@ -11,6 +11,7 @@ import (
 
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/policy/config/strict"
+	"github.com/egressd/egressd/policy/fleet"
 )
 
 // Bounds of what is counted in memory.
@@ -70,6 +71,7 @@ func Shapes(budgets []*policy.Budget) int {
 func (v value) budget(b *policy.Budget) bool {
 	before := len(v.r.Errs)
 	start := autoStart
+	alone, loss := false, (*fleet.Loss)(nil)
 	ok := v.mapping(
 		field{"name", func(v value) { b.Name, _ = v.name() }},
 		field{"match", func(v value) { v.match(&b.Match) }},
@@ -104,6 +106,11 @@ func (v value) budget(b *policy.Budget) bool {
 				b.Mode = policy.Off
 			}
 		}},
+		field{"fleet", func(v value) {
+			with, ok := v.boolean()
+			alone = ok && !with
+		}},
+		field{"on_loss", func(v value) { loss = new(v.loss(fleet.LossShare)) }},
 		field{"fail", func(v value) {
 			s, _ := v.word("open", "closed")
 			b.FailClosed = s == "closed"
@@ -116,6 +123,7 @@ func (v value) budget(b *policy.Budget) bool {
 		b.Rate = start
 	}
 	v.checkLimits(b)
+	v.shared(b, alone, loss)
 	if b.Unit == policy.Connections {
 		v.checkConnections(b)
 	}

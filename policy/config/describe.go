@@ -18,7 +18,7 @@ import (
 func Describe(p *policy.Policy) []string {
 	lines := make([]string, len(p.Budgets), len(p.Budgets)+len(p.Pools))
 	for i, b := range p.Budgets {
-		lines[i] = fmt.Sprintf("%s: %s: %s%s", b.Name, describeMatch(b), describeLimits(b, len(p.Exits)), describeMore(b)+describeTLS(b, &p.TLS))
+		lines[i] = fmt.Sprintf("%s: %s: %s%s", b.Name, describeMatch(b), describeLimits(b, len(p.Exits)), describeMore(b)+describeTLS(b, &p.TLS)+describeShared(b, p.Fleet))
 		switch b.Mode {
 		case policy.Shadow:
 			lines[i] += " (shadow: measured, never held)"
@@ -32,8 +32,10 @@ func Describe(p *policy.Policy) []string {
 	if p.QUIC == policy.QUICRefuse {
 		lines = append(lines, "quic: refused to ports and addresses of budgets, so that clients fall back to TCP")
 	}
-	if line := describeQdisc(p.Qdisc); line != "" {
-		lines = append(lines, line)
+	for _, line := range []string{describeQdisc(p.Qdisc), describeFleet(p.Fleet)} {
+		if line != "" {
+			lines = append(lines, line)
+		}
 	}
 	return lines
 }

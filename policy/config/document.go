@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/policy/config/strict"
 	"github.com/egressd/egressd/policy/verdict"
 )
@@ -22,6 +23,8 @@ type reader struct {
 	dialects map[string]*verdict.Dialect
 	exits    exitNames
 	tls      budgetTLS // for budgets that do not say
+	fleet    *policy.Fleet
+	noFleet  bool // there is one, and it is bad
 }
 
 // exitNames is what pools must know of exits besides the good ones.

@@ -18,7 +18,7 @@ func (v value) policy(p *policy.Policy) {
 	if !v.Sound() {
 		return
 	}
-	var budgets, pools *value
+	var budgets, pools, together *value
 	v.mapping(
 		field{"scope", func(v value) { v.scope(&p.Scope) }},
 		field{"exits", func(v value) { p.Exits = v.exits() }},
@@ -28,11 +28,15 @@ func (v value) policy(p *policy.Policy) {
 		field{"tls", func(v value) { v.tls(&p.TLS) }},
 		field{"quic", func(v value) { v.quic(&p.QUIC) }},
 		field{"qdisc", func(v value) { v.qdisc(&p.Qdisc) }},
-		field{"fleet", unsupported},
+		field{"fleet", func(v value) { together = &v }},
 		field{"metrics", func(v value) { v.metrics(&p.Metrics) }},
 		field{"events", func(v value) { v.events(&p.Events) }},
 		field{"admin", func(v value) { v.admin(&p.Admin) }},
 	)
+	if together != nil { // which names exits
+		p.Fleet = together.fleet(p.Exits)
+		v.r.fleet, v.r.noFleet = p.Fleet, p.Fleet == nil
+	}
 	if budgets != nil { // which name dialects, wherever those are
 		p.Budgets = budgets.budgets()
 	}

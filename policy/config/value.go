@@ -25,18 +25,6 @@ type field struct {
 	read func(value)
 }
 
-// notYet rejects a feature of the policy language that is still to come. what
-// names it if the key alone does not.
-func (v value) notYet(what, remedy string) {
-	if what != "" {
-		what += " "
-	}
-	v.Reject("%sis not supported yet by this version; %s", what, remedy)
-}
-
-// unsupported is the reader of a key that is still to come.
-func unsupported(v value) { v.notYet("", "remove it") }
-
 // mapping reads the keys of a mapping, each at most once.
 func (v value) mapping(fields ...field) bool {
 	all := make([]strict.Field, len(fields))

@@ -70,7 +70,11 @@ func FuzzLane(f *testing.F) {
 				l.Heard(Answer{Epoch: number(), OpenAfter: time.Duration(number()), Interval: time.Duration(number())}, now)
 			}
 			for range 8 {
+				foreseen, ready := l.Peek(now)
 				u, wait, ok := l.Take(now)
+				if wait != foreseen || ok != ready {
+					t.Fatalf("Take gives %v, %v, Peek foresaw %v, %v", wait, ok, foreseen, ready)
+				}
 				if ok && now < l.State().OpenUntil {
 					t.Fatal("a unit of a lane that is closed")
 				}

@@ -164,7 +164,6 @@ func (l *Lane) Take(now ledger.Time) (u Unit, wait time.Duration, ok bool) {
 	if l.scheme == Unbounded {
 		return u, 0, true
 	}
-	from := never
 	for i := range l.batches {
 		b := &l.batches[i]
 		if end, ok := b.take(now); ok {
@@ -172,24 +171,55 @@ func (l *Lane) Take(now ledger.Time) (u Unit, wait time.Duration, ok bool) {
 			l.went(now)
 			return u, 0, true
 		}
-		if b.Units > 0 {
-			from = min(from, b.From)
-		}
 	}
-	if from != never {
+	if from := l.first(); from != never {
 		return Unit{}, from.Sub(now), false
 	}
 	return l.takeOwn(u, now)
 }
 
+// Peek reports whether Take would give a unit at now, and wait as Take would if
+// not.
+func (l *Lane) Peek(now ledger.Time) (wait time.Duration, ready bool) {
+	l.advance(now)
+	switch {
+	case now < l.copy.openUntil:
+		return l.copy.openUntil.Sub(now), false
+	case l.scheme == Unbounded:
+		return 0, true
+	}
+	if from := l.first(); from != never {
+		wait = max(0, from.Sub(now))
+		return wait, wait == 0
+	}
+	every, burst, alone := l.alone(now)
+	if !alone {
+		return 0, false
+	}
+	wait = l.own.wait(now, every, burst)
+	return wait, wait == 0
+}
+
+// first is when the first of the units that the host holds may go, or never.
+// What is past may go at once.
+func (l *Lane) first() ledger.Time {
+	from := never
+	for i := range l.batches {
+		b := &l.batches[i]
+		switch {
+		case b.loose > 0:
+			return 0
+		case b.Units > 0:
+			from = min(from, b.From)
+		}
+	}
+	return from
+}
+
 // takeOwn takes a unit of the host's own, if it is left to itself.
 func (l *Lane) takeOwn(u Unit, now ledger.Time) (_ Unit, wait time.Duration, ok bool) {
-	every, burst := l.copy.interval, l.c.Limit.Burst
-	switch l.Mode(now) {
-	case Shared:
-		every, burst = l.share(), 1
-	case Alone:
-	default:
+	every, burst, alone := l.alone(now)
+	if !alone {
 		return Unit{}, 0, false
 	}
 	if wait, ok = l.own.take(now, every, burst); !ok {
@@ -199,6 +229,18 @@ func (l *Lane) takeOwn(u Unit, now ledger.Time) (_ Unit, wait time.Duration, ok 
 	l.stats.Local++
 	l.went(now)
 	return u, 0, true
+}
+
+// alone is the pace of the host's own at now, if it is left to itself.
+func (l *Lane) alone(now ledger.Time) (every time.Duration, burst uint64, alone bool) {
+	switch l.Mode(now) {
+	case Shared:
+		return l.share(), 1, true
+	case Alone:
+		return l.copy.interval, l.c.Limit.Burst, true
+	default:
+		return 0, 0, false
+	}
 }
 
 // Return brings back at now a unit that Take gave for a request that never

@@ -90,12 +90,16 @@ type own struct{ tat ledger.Time }
 
 // take takes a unit at now, or says how long it takes until there is one.
 func (o *own) take(now ledger.Time, every time.Duration, burst uint64) (wait time.Duration, ok bool) {
-	ahead := every * time.Duration(max(burst, 1)-1)
-	if o.tat > now.Add(ahead) {
-		return o.tat.Sub(now.Add(ahead)), false
+	if wait = o.wait(now, every, burst); wait > 0 {
+		return wait, false
 	}
 	o.tat = max(o.tat, now).Add(every)
 	return 0, true
+}
+
+// wait is how long it takes from now until there is a unit.
+func (o *own) wait(now ledger.Time, every time.Duration, burst uint64) time.Duration {
+	return max(0, o.tat.Sub(now.Add(every*time.Duration(max(burst, 1)-1))))
 }
 
 // credit is how many units are there at now if none were taken for a while:

@@ -22,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	shared "github.com/egressd/egressd/policy/fleet"
+	"github.com/egressd/egressd/policy/redisurl"
 )
 
 // patient is the timeout of tests in which nothing is late on purpose: a busy
@@ -145,7 +146,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 func open(t *testing.T, url string, c Config, clock string) *Store {
 	t.Helper()
 	var err error
-	if c.URL, err = ParseURL(url); err != nil {
+	if c.URL, err = redisurl.Parse(url); err != nil {
 		t.Fatal(err)
 	}
 	if c.Timeout == 0 {

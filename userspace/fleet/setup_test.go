@@ -14,6 +14,7 @@ import (
 	"time"
 
 	shared "github.com/egressd/egressd/policy/fleet"
+	"github.com/egressd/egressd/policy/redisurl"
 )
 
 // everyKind makes one call of each kind and checks that the kinds work together.
@@ -102,7 +103,7 @@ func TestTLSAndPasswords(t *testing.T) {
 		t.Errorf("in logs and errors:\n%s", text)
 	}
 	for _, files := range []string{"ca=" + file("none"), "ca=" + file("san"), "cert=" + file("san") + "&key=" + file("none")} {
-		u, err := ParseURL("rediss://:Sup3rSecret@h?" + files)
+		u, err := redisurl.Parse("rediss://:Sup3rSecret@h?" + files)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	shared "github.com/egressd/egressd/policy/fleet"
+	"github.com/egressd/egressd/policy/redisurl"
 )
 
 const (
@@ -28,7 +29,7 @@ const (
 
 // Config is what a Store is made of.
 type Config struct {
-	URL URL
+	URL redisurl.URL
 	// Timeout bounds a call, connecting and repetition included; 0 stands for
 	// DefaultTimeout.
 	Timeout time.Duration
@@ -88,7 +89,7 @@ func newStore(c Config, clock string) (*Store, error) {
 	s := &Store{c: c, scripts: newScripts(clock), process: hex.EncodeToString(unique[:])}
 	s.memory.lanes = map[string]sight{}
 	var err error
-	s.client, err = c.URL.dial(c.Timeout, func(context.Context, *redis.Conn) error {
+	s.client, err = dial(c.URL, c.Timeout, func(context.Context, *redis.Conn) error {
 		s.memory.doubt()
 		return nil
 	})
@@ -101,7 +102,7 @@ func newStore(c Config, clock string) (*Store, error) {
 // Close ends all connections and subscriptions.
 func (s *Store) Close() error {
 	if err := s.client.Close(); err != nil {
-		return fmt.Errorf("fleet store: close: %s", s.c.URL.clean(err.Error()))
+		return fmt.Errorf("fleet store: close: %s", s.c.URL.Clean(err.Error()))
 	}
 	return nil
 }
@@ -119,7 +120,7 @@ func (s *Store) Do(ctx context.Context, c shared.Call) (shared.Answer, error) {
 	defer cancel()
 	r := s.bounded(bounded, c)
 	if r.err != nil {
-		r.err = classify(r.err, ctx.Err(), s.c.URL.clean)
+		r.err = classify(r.err, ctx.Err(), s.c.URL.Clean)
 	}
 	s.report(&Outcome{Kind: c.Kind, Took: time.Since(start), Trips: r.trips, Err: r.err})
 	return r.answer, r.err

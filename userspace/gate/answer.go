@@ -49,12 +49,12 @@ func (g *Gate) Done(w *Waiter, v verdict.Verdict, rnd float64, now ledger.Time) 
 		}
 	case verdict.Capacity:
 		if i := w.judged(); i >= 0 {
-			g.close(lanes[i], &v, rnd, now)
+			g.close(lanes[i], &w.grants[i], &v, rnd, now)
 		}
 	case verdict.ExitTrouble:
 		for i, l := range lanes {
 			if w.held(i) && ofExit(l) {
-				g.close(l, &v, rnd, now)
+				g.close(l, &w.grants[i], &v, rnd, now)
 			}
 		}
 	}
@@ -94,7 +94,7 @@ func (g *Gate) Abort(w *Waiter, refund bool, now ledger.Time) {
 func (g *Gate) Trouble(lanes []*policy.Lane, v verdict.Verdict, rnd float64, now ledger.Time) {
 	for _, l := range lanes {
 		if l.Enforced() && ofExit(l) {
-			g.close(l, &v, rnd, now)
+			g.close(l, &policy.Grant{}, &v, rnd, now)
 		}
 	}
 }
@@ -202,14 +202,14 @@ func (g *Gate) penalize(l *policy.Lane, grant *policy.Grant, v *verdict.Verdict,
 }
 
 // close closes a lane for what is no fault of its rate.
-func (g *Gate) close(l *policy.Lane, v *verdict.Verdict, rnd float64, now ledger.Time) {
+func (g *Gate) close(l *policy.Lane, grant *policy.Grant, v *verdict.Verdict, rnd float64, now ledger.Time) {
 	b := l.Budget()
 	delay := lightly
 	if v.HasDelay {
 		delay = b.Cooldown.Cooling(v.Delay, 1)
 	}
 	before := ledger.Time(l.Cell.OpenUntil.Load())
-	if l.Cell.Close(now.Add(delay + b.Cooldown.Later(delay, rnd))) {
+	if l.Close(grant, now.Add(delay+b.Cooldown.Later(delay, rnd)), now) {
 		l.NoteClosed(policy.Closure{At: now, Kind: v.Kind, Delay: delay, Given: v.HasDelay})
 		g.told(l, false, before, now)
 		g.review(l)
@@ -326,7 +326,7 @@ func (g *Gate) wake(lanes ...*policy.Lane) {
 // cooldown: ClearCooldown first.
 func (g *Gate) SetCooldown(l *policy.Lane, until ledger.Time) {
 	now := g.cfg.Now()
-	if !l.Cell.Close(until) {
+	if !l.Close(&policy.Grant{}, until, now) {
 		return
 	}
 	l.NoteClosed(policy.Closure{At: now, Delay: until.Sub(now), Manual: true})

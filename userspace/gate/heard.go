@@ -43,7 +43,7 @@ func (g *Gate) Heard(lanes []*policy.Lane, rotating bool, v verdict.Verdict, rnd
 		}
 	case verdict.Capacity:
 		if i >= 0 {
-			g.close(w.lanes[i], &v, rnd, now)
+			g.close(w.lanes[i], &w.grants[i], &v, rnd, now)
 		}
 	}
 	g.learn(&w, &v, now)

@@ -62,7 +62,7 @@ func (q *queue) bar(now ledger.Time) bar {
 	if !l.Enforced() || !l.Blocked(now) {
 		return paces
 	}
-	if l.Cell.Probing() {
+	if l.Cell.Probing() || l.Cut(now) {
 		return shut
 	}
 	if wait, _ := l.Peek(now); wait > l.Pace() {
@@ -242,6 +242,7 @@ func (g *Gate) advance(q *queue) {
 		q.probe = 0
 		q.forget()
 	}
+	q.lane.Want(q.lined, g.cfg.Now())
 	if s := q.due.head; s != nil {
 		at = min(at, s.ticket.deadline)
 	}
@@ -449,9 +450,9 @@ func (g *Gate) wait(q *queue, wait time.Duration, now ledger.Time) (at ledger.Ti
 	case wait > 0:
 		q.probe = 0
 		return now.Add(wait), false
-	case q.lane.Full():
+	case q.lane.Full(), q.lane.Awaits(now):
 		q.probe = 0
-		return never, false // until Release
+		return never, false // until Release, or Follow
 	}
 	return 0, true // it was, until just now
 }

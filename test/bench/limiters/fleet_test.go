@@ -22,6 +22,7 @@ import (
 
 	"github.com/egressd/egressd/policy/fleet"
 	"github.com/egressd/egressd/policy/ledger"
+	"github.com/egressd/egressd/policy/redisurl"
 	store "github.com/egressd/egressd/userspace/fleet"
 	"github.com/egressd/egressd/userspace/mono"
 )
@@ -178,7 +179,7 @@ type member struct {
 }
 
 func newMember(b *testing.B, addr, key string, i, rate, burst int, trips *atomic.Int64) *member {
-	url, err := store.ParseURL("redis://" + addr)
+	url, err := redisurl.Parse("redis://" + addr)
 	if err != nil {
 		b.Fatal(err)
 	}

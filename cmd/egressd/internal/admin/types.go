@@ -102,6 +102,7 @@ type Lane struct {
 	Concurrency int     `json:"concurrency,omitempty"` // that may be in flight
 	Window      *Usage  `json:"window,omitempty"`      // of the budget's window
 	Quota       *Usage  `json:"quota,omitempty"`       // of what the origin's answers tell
+	Fleet       *Fleet  `json:"fleet,omitempty"`       // with which it is held together; nil: it is this host's alone
 	Sent        uint64  `json:"sent"`                  // requests let through, also those that only a measuring budget would have held
 	Granted     uint64  `json:"granted"`
 	Held        uint64  `json:"held"`
@@ -117,6 +118,15 @@ type Lane struct {
 	// Stalled is how long the lane has had no success, in seconds, where that
 	// is long enough to look after it.
 	Stalled float64 `json:"stalled_s,omitempty"`
+}
+
+// Fleet is a lane's part in a fleet.
+type Fleet struct {
+	Scheme string   `json:"scheme"`          // how the hosts come by units: slots, leases, unbounded
+	Mode   string   `json:"mode"`            // where they come from now: fleet, share, closed, open, returning
+	Hosts  int      `json:"hosts,omitempty"` // that it reckons with
+	Held   uint64   `json:"held"`            // units of the store that this host has
+	Bound  *float64 `json:"bound,omitempty"` // requests that all hosts may send beyond the limit; nil: any number
 }
 
 // Usage is how far a number of units is used up.

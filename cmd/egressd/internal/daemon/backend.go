@@ -100,6 +100,7 @@ func (d *Daemon) lane(l *policy.Lane) admin.Lane {
 		Concurrency: state.Concurrency,
 		Window:      usage(state.Window),
 		Quota:       usage(state.Quota),
+		Fleet:       fleetOf(l, now),
 		Sent:        l.Cell.Granted.Load() / budget.Cost.AtDispatch(),
 		Granted:     l.Cell.Granted.Load(),
 		Held:        l.Cell.Held.Load(),

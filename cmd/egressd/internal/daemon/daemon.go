@@ -98,9 +98,11 @@ type Daemon struct {
 	proxy    *proxy.Proxy
 	names    names
 	plane    plane
-	tls      tlsSources
-	probes   *probes
-	dns      *dnsNames
+	// fleetCalls counts what this host asked the store of its fleet.
+	fleetCalls fleetCalls
+	tls        tlsSources
+	probes     *probes
+	dns        *dnsNames
 	// The addresses of proxies are where they were last applied, together with
 	// the policy, under applying.
 	endpoints endpoints
@@ -171,6 +173,9 @@ func Open(cfg Config) (_ *Daemon, err error) {
 	d.closeLater(func() error { d.events.Close(); return nil })
 	d.gate = gate.New(gate.Config{Now: d.clock.Now, Events: d.events, Logger: cfg.Logger})
 	d.closeLater(d.gate.Close)
+	if err := d.joinFleet(p.Fleet); err != nil {
+		return nil, err
+	}
 	d.tls.log, d.tls.self, d.tls.given = cfg.Logger, cfg.Self, cfg.Keys
 	d.closeLater(d.tls.close)
 	d.tls.apply(p)

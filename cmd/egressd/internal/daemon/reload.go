@@ -128,6 +128,7 @@ func unchanged(old, p *policy.Policy) error {
 		{"metrics.listen", old.Metrics.Listen == p.Metrics.Listen},
 		{"admin.socket", old.Admin == p.Admin},
 		{"events.log", old.Events == p.Events},
+		{"fleet", sameFleet(old.Fleet, p.Fleet)},
 	} {
 		if !part.same {
 			return fmt.Errorf("%s has changed: that takes a restart", part.key)

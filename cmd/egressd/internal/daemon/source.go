@@ -37,6 +37,10 @@ func showLanes(engine *policy.Engine, now ledger.Time) []metrics.Lane {
 			Rate:        state.Rate,
 			Budget:      state.Budget,
 		}
+		if s := l.Shared(); s != nil {
+			f := s.State(now)
+			out[i].Fleet = &metrics.LaneFleet{Mode: f.Mode.String(), Hosts: f.Hosts, Bound: f.Bound}
+		}
 	}
 	return out
 }
@@ -47,6 +51,7 @@ func (s source) Tallies() metrics.Tallies {
 	out.ExitMismatches = s.d.mismatches.Load()
 	out.TLS = s.insight()
 	out.EventsLost = s.d.lostEvents()
+	out.Fleet = s.d.fleetCallCounts()
 	return out
 }
 

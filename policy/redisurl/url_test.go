@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package redisurl
 
 import (
 	"encoding/json"
@@ -10,36 +10,36 @@ import (
 	"testing"
 )
 
-func TestParseURL(t *testing.T) {
+func TestParse(t *testing.T) {
 	for _, tc := range []struct {
 		text, shown string
-		login       login
+		login       Login
 	}{
-		{"redis://store.example.com", "redis://store.example.com:6379", login{}},
-		{"redis://h:7000/3", "redis://h:7000/3", login{}},
-		{"rediss://user:p%40ss@h", "rediss://h:6379", login{user: "user", password: "p@ss"}},
-		{"redis://onlypass@h", "redis://h:6379", login{password: "onlypass"}},
-		{"redis://:pw@[::1]:7000", "redis://[::1]:7000", login{password: "pw"}},
-		{"redis://:pw@[::1]", "redis://[::1]:6379", login{password: "pw"}},
-		{"redis://u:a@b@h", "redis://h:6379", login{user: "u", password: "a@b"}},
-		{"redis-sentinel://a,b:5/mymaster/2", "redis-sentinel://a:26379,b:5/mymaster/2", login{}},
-		{"rediss-sentinel://u:p@a/m?sentinel_user=x&sentinel_password=y", "rediss-sentinel://a:26379/m", login{"u", "p", "x", "y"}},
-		{"redis-cluster://a,b:7,c", "redis-cluster://a:6379,b:7,c:6379", login{}},
-		{"rediss-cluster://:p@a?ca=/x&cert=/c&key=/k&server_name=n", "rediss-cluster://a:6379", login{password: "p"}},
-		{"redis-unix://:p@/run/redis.sock?db=4", "redis-unix:///run/redis.sock?db=4", login{password: "p"}},
+		{"redis://store.example.com", "redis://store.example.com:6379", Login{}},
+		{"redis://h:7000/3", "redis://h:7000/3", Login{}},
+		{"rediss://user:p%40ss@h", "rediss://h:6379", Login{User: "user", Password: "p@ss"}},
+		{"redis://onlypass@h", "redis://h:6379", Login{Password: "onlypass"}},
+		{"redis://:pw@[::1]:7000", "redis://[::1]:7000", Login{Password: "pw"}},
+		{"redis://:pw@[::1]", "redis://[::1]:6379", Login{Password: "pw"}},
+		{"redis://u:a@b@h", "redis://h:6379", Login{User: "u", Password: "a@b"}},
+		{"redis-sentinel://a,b:5/mymaster/2", "redis-sentinel://a:26379,b:5/mymaster/2", Login{}},
+		{"rediss-sentinel://u:p@a/m?sentinel_user=x&sentinel_password=y", "rediss-sentinel://a:26379/m", Login{"u", "p", "x", "y"}},
+		{"redis-cluster://a,b:7,c", "redis-cluster://a:6379,b:7,c:6379", Login{}},
+		{"rediss-cluster://:p@a?ca=/x&cert=/c&key=/k&server_name=n", "rediss-cluster://a:6379", Login{Password: "p"}},
+		{"redis-unix://:p@/run/redis.sock?db=4", "redis-unix:///run/redis.sock?db=4", Login{Password: "p"}},
 	} {
-		u, err := ParseURL(tc.text)
+		u, err := Parse(tc.text)
 		if err != nil {
 			t.Errorf("%s: %v", tc.text, err)
 		} else if u.String() != tc.shown || u.login() != tc.login {
 			t.Errorf("%s: got %s, %+v; want %s, %+v", tc.text, u, u.login(), tc.shown, tc.login)
-		} else if again, err := ParseURL(u.String()); err != nil || again.String() != u.String() {
+		} else if again, err := Parse(u.String()); err != nil || again.String() != u.String() {
 			t.Errorf("%s: what is shown reads as %s, %v", tc.text, again, err)
 		}
 	}
 }
 
-func TestParseURLRefuses(t *testing.T) {
+func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                 "begins with none",
 		"http://h":                         "begins with none",
@@ -76,7 +76,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis://u:12?hunter2@h":           "NAME=VALUE",
 		"redis-sentinel://u:12?hunter2=@h": "options are",
 	} {
-		u, err := ParseURL(text)
+		u, err := Parse(text)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, %v; want an error with %q", text, u, err, want)
 		} else if strings.Contains(err.Error(), "hunter2") {
@@ -103,7 +103,7 @@ func shown(t *testing.T, v any) string {
 }
 
 func TestURLIsShownWithoutSecrets(t *testing.T) {
-	u, err := ParseURL("rediss-sentinel://someuser:hunter2@h/m?sentinel_password=hunter3&sentinel_user=other&ca=/x")
+	u, err := Parse("rediss-sentinel://someuser:hunter2@h/m?sentinel_password=hunter3&sentinel_user=other&ca=/x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,26 +117,26 @@ func TestURLIsShownWithoutSecrets(t *testing.T) {
 	}
 }
 
-func FuzzParseURL(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"redis://u:p@h:1/2", "rediss-sentinel://a,b:5/m/2?sentinel_password=x", "redis-cluster://[::1]:7", "redis-unix:///a?db=1", "redis://a:b/c@d",
 	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		u, err := ParseURL(text)
+		u, err := Parse(text)
 		if err != nil {
 			if strings.Contains(err.Error(), "\n") || u.String() != "" {
 				t.Errorf("%q: error %q, URL %v", text, err, u)
 			}
 			return
 		}
-		again, err := ParseURL(u.String())
+		again, err := Parse(u.String())
 		if err != nil || again.String() != u.String() {
 			t.Errorf("%q is shown as %q, which reads as %q, %v", text, u, again, err)
 		}
-		for _, addr := range u.addrs {
-			if addr == "" || strings.ContainsAny(addr, "@ \n,") && u.mode != socket {
+		for _, addr := range u.Addrs {
+			if addr == "" || strings.ContainsAny(addr, "@ \n,") && u.Mode != Socket {
 				t.Errorf("%q: server %q", text, addr)
 			}
 		}
@@ -154,7 +154,7 @@ func FuzzURLSecrets(f *testing.F) {
 		if strings.ContainsAny(extra, "@") || strings.Contains(scheme, secret) || strings.Contains(rest, secret) {
 			return
 		}
-		u, err := ParseURL(scheme + "://user:" + secret + extra + "@" + rest)
+		u, err := Parse(scheme + "://user:" + secret + extra + "@" + rest)
 		text := fmt.Sprint(u)
 		if err != nil {
 			text = err.Error()

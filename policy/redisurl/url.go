@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+// Package redisurl reads where a Redis server is, or several that belong
+// together, and how to log in there. It reads no file and connects to nothing.
+package redisurl
 
 import (
 	"errors"
@@ -9,6 +11,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -34,40 +37,52 @@ import (
 // A URL is printed and encoded without user, password and options. Immutable;
 // the zero URL is no place.
 type URL struct {
-	mode  mode
-	tls   bool
-	addrs []string // host:port; the path of the socket
-	// master is the name under which sentinels know the server.
-	master string
-	db     int
+	Mode  Mode // 0 of the zero URL
+	TLS   bool
+	Addrs []string // host:port; the path of the socket
+	// Master is the name under which sentinels know the server.
+	Master string
+	DB     int // number of the database
+
+	// Files with certificates of authorities, a certificate to log in with and its
+	// key, and the name to expect of the server; "" where the URL does not say.
+	CA, Cert, Key, ServerName string
 
 	// Behind a function, so that even what is printed by reflection, past the
 	// methods below, as fields without a capital are, shows an address.
-	login func() login
-
-	ca, cert, key, serverName string
+	login func() Login
 }
 
-type login struct{ user, password, sentinelUser, sentinelPassword string }
+// Login is what to log in with, at the server and at sentinels: secrets.
+type Login struct{ User, Password, SentinelUser, SentinelPassword string }
 
-// mode is how the servers stand to each other.
-type mode uint8
+// Login is what the URL says of logging in. It is never to be shown.
+func (u URL) Login() Login {
+	if u.login == nil {
+		return Login{}
+	}
+	return u.login()
+}
 
+// Mode is how the servers stand to each other.
+type Mode uint8
+
+// The modes.
 const (
-	single mode = iota + 1
-	sentinel
-	cluster
-	socket
+	Single   Mode = iota + 1 // one server
+	Sentinel                 // servers of which sentinels know the master
+	Cluster                  // servers that share the keys
+	Socket                   // one server, by a socket of this host
 )
 
 var schemes = map[string]URL{
-	"redis":           {mode: single},
-	"rediss":          {mode: single, tls: true},
-	"redis-sentinel":  {mode: sentinel},
-	"rediss-sentinel": {mode: sentinel, tls: true},
-	"redis-cluster":   {mode: cluster},
-	"rediss-cluster":  {mode: cluster, tls: true},
-	"redis-unix":      {mode: socket},
+	"redis":           {Mode: Single},
+	"rediss":          {Mode: Single, TLS: true},
+	"redis-sentinel":  {Mode: Sentinel},
+	"rediss-sentinel": {Mode: Sentinel, TLS: true},
+	"redis-cluster":   {Mode: Cluster},
+	"rediss-cluster":  {Mode: Cluster, TLS: true},
+	"redis-unix":      {Mode: Socket},
 }
 
 // Ports where the servers listen if nobody says otherwise.
@@ -76,9 +91,9 @@ const (
 	sentinelPort = "26379"
 )
 
-// ParseURL reads a URL. Its errors quote nothing of the text: a password with a
+// Parse reads a URL. Its errors quote nothing of the text: a password with a
 // slash or an @ in it makes any part of it a secret.
-func ParseURL(text string) (URL, error) {
+func Parse(text string) (URL, error) {
 	fail := func(why string) (URL, error) { return URL{}, fmt.Errorf("redis URL: %s", why) }
 	scheme, rest, ok := strings.Cut(text, "://")
 	u, known := schemes[scheme]
@@ -89,7 +104,7 @@ func ParseURL(text string) (URL, error) {
 	if strings.ContainsFunc(rest, func(c rune) bool { return c <= ' ' || c == 0x7f || c == '#' }) {
 		return fail("blanks and # must be escaped")
 	}
-	var l login
+	var l Login
 	rest, query, _ := strings.Cut(rest, "?")
 	authority, path, slash := strings.Cut(rest, "/")
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
@@ -101,16 +116,16 @@ func ParseURL(text string) (URL, error) {
 	if err := u.options(query, &l); err != nil {
 		return fail(err.Error())
 	}
-	u.login = func() login { return l }
-	if u.mode == socket {
+	u.login = func() Login { return l }
+	if u.Mode == Socket {
 		if authority != "" || !slash || path == "" {
 			return fail("a socket is written redis-unix:///PATH")
 		}
-		u.addrs = []string{"/" + path}
+		u.Addrs = []string{"/" + path}
 		return u, nil
 	}
 	port := redisPort
-	if u.mode == sentinel {
+	if u.Mode == Sentinel {
 		port = sentinelPort
 	}
 	for host := range strings.SplitSeq(authority, ",") {
@@ -118,14 +133,14 @@ func ParseURL(text string) (URL, error) {
 		if err != nil {
 			return fail(err.Error())
 		}
-		u.addrs = append(u.addrs, addr)
+		u.Addrs = append(u.Addrs, addr)
 	}
-	if u.mode == single && len(u.addrs) > 1 {
+	if u.Mode == Single && len(u.Addrs) > 1 {
 		return fail("several servers are a cluster (redis-cluster://) or have sentinels (redis-sentinel://)")
 	}
-	if u.mode == sentinel {
-		u.master, path, _ = strings.Cut(path, "/")
-		if !plain(u.master) {
+	if u.Mode == Sentinel {
+		u.Master, path, _ = strings.Cut(path, "/")
+		if !plain(u.Master) {
 			return fail("sentinels need the name of the master: redis-sentinel://HOST,.../MASTER")
 		}
 	}
@@ -134,31 +149,31 @@ func ParseURL(text string) (URL, error) {
 		if err != nil {
 			return fail("the path is no number of a database")
 		}
-		u.db = int(db)
+		u.DB = int(db)
 	}
-	if u.mode == cluster && u.db != 0 {
+	if u.Mode == Cluster && u.DB != 0 {
 		return fail("a cluster has no numbered databases")
 	}
 	return u, nil
 }
 
 // read reads user and password.
-func (l *login) read(text string) error {
+func (l *Login) read(text string) error {
 	user, password, both := strings.Cut(text, ":")
 	var err1, err2 error
-	l.user, err1 = url.PathUnescape(user)
-	l.password, err2 = url.PathUnescape(password)
+	l.User, err1 = url.PathUnescape(user)
+	l.Password, err2 = url.PathUnescape(password)
 	if err1 != nil || err2 != nil {
 		return errors.New("a percent sign in user or password is written %25")
 	}
 	if !both {
-		l.user, l.password = "", l.user
+		l.User, l.Password = "", l.User
 	}
 	return nil
 }
 
 // options reads what follows the question mark.
-func (u *URL) options(query string, l *login) error {
+func (u *URL) options(query string, l *Login) error {
 	if query == "" {
 		return nil
 	}
@@ -170,34 +185,34 @@ func (u *URL) options(query string, l *login) error {
 		}
 		switch name {
 		case "ca":
-			u.ca = value
+			u.CA = value
 		case "cert":
-			u.cert = value
+			u.Cert = value
 		case "key":
-			u.key = value
+			u.Key = value
 		case "server_name":
-			u.serverName = value
+			u.ServerName = value
 		case "sentinel_user":
-			l.sentinelUser = value
+			l.SentinelUser = value
 		case "sentinel_password":
-			l.sentinelPassword = value
+			l.SentinelPassword = value
 		case "db":
 			db, err := strconv.ParseUint(value, 10, 16)
 			if err != nil {
 				return errors.New("db is no number of a database")
 			}
-			u.db = int(db)
+			u.DB = int(db)
 		default:
 			return errors.New("the options are ca, cert, key, server_name, sentinel_user, sentinel_password, db")
 		}
 	}
-	if !u.tls && (u.ca != "" || u.cert != "" || u.key != "" || u.serverName != "") {
+	if !u.TLS && (u.CA != "" || u.Cert != "" || u.Key != "" || u.ServerName != "") {
 		return errors.New("ca, cert, key and server_name are for TLS: rediss://")
 	}
-	if (u.cert == "") != (u.key == "") {
+	if (u.Cert == "") != (u.Key == "") {
 		return errors.New("cert and key come together")
 	}
-	if u.mode != sentinel && (l.sentinelUser != "" || l.sentinelPassword != "") {
+	if u.Mode != Sentinel && (l.SentinelUser != "" || l.SentinelPassword != "") {
 		return errors.New("sentinel_user and sentinel_password are for redis-sentinel://")
 	}
 	return nil
@@ -240,24 +255,30 @@ func plain(text string) bool {
 
 // String is the URL without what is secret in it.
 func (u URL) String() string {
-	if u.mode == 0 {
+	if u.Mode == 0 {
 		return ""
 	}
-	text := map[mode]string{single: "redis", sentinel: "redis-sentinel", cluster: "redis-cluster", socket: "redis-unix"}[u.mode]
-	if u.tls {
+	text := map[Mode]string{Single: "redis", Sentinel: "redis-sentinel", Cluster: "redis-cluster", Socket: "redis-unix"}[u.Mode]
+	if u.TLS {
 		text = "rediss" + strings.TrimPrefix(text, "redis")
 	}
-	text += "://" + strings.Join(u.addrs, ",")
-	if u.mode == sentinel {
-		text += "/" + u.master
+	text += "://" + strings.Join(u.Addrs, ",")
+	if u.Mode == Sentinel {
+		text += "/" + u.Master
 	}
-	if u.db != 0 {
-		if u.mode == socket {
-			return fmt.Sprintf("%s?db=%d", text, u.db)
+	if u.DB != 0 {
+		if u.Mode == Socket {
+			return fmt.Sprintf("%s?db=%d", text, u.DB)
 		}
-		return fmt.Sprintf("%s/%d", text, u.db)
+		return fmt.Sprintf("%s/%d", text, u.DB)
 	}
 	return text
+}
+
+// Same reports whether v is the same place with the same login.
+func (u URL) Same(v URL) bool {
+	return u.Mode == v.Mode && u.TLS == v.TLS && slices.Equal(u.Addrs, v.Addrs) && u.Master == v.Master && u.DB == v.DB &&
+		u.CA == v.CA && u.Cert == v.Cert && u.Key == v.Key && u.ServerName == v.ServerName && u.Login() == v.Login()
 }
 
 // GoString is String.
@@ -274,12 +295,10 @@ func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 // LogValue is String.
 func (u URL) LogValue() slog.Value { return slog.StringValue(u.String()) }
 
-// clean removes what is secret from a text.
-func (u URL) clean(text string) string {
-	if u.login == nil {
-		return text
-	}
-	for _, secret := range []string{u.login().password, u.login().sentinelPassword} {
+// Clean removes what is secret in u from a text.
+func (u URL) Clean(text string) string {
+	l := u.Login()
+	for _, secret := range []string{l.Password, l.SentinelPassword} {
 		if secret != "" {
 			text = strings.ReplaceAll(text, secret, "[secret]")
 		}
