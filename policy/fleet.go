@@ -5,6 +5,7 @@ package policy
 import (
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/egressd/egressd/policy/fleet"
@@ -38,7 +39,14 @@ func (f *Fleet) same(g *Fleet) bool {
 // shares reports whether the lane of a key is held together with other hosts.
 // The trouble of an exit is each host's own: it may be one of the way there.
 func (b *Budget) shares(k LaneKey) bool {
-	return b.Fleet != nil && b.Mode == Enforce && k.Budget != ExitBudget && !slices.Contains(b.Fleet.PerHost, k.Exit)
+	return b.Fleet != nil && b.Mode == Enforce && k.Budget != ExitBudget && !b.Fleet.own(k.Exit)
+}
+
+// own reports whether an exit, with port and session or without, is another
+// identity on each host.
+func (f *Fleet) own(exit string) bool {
+	name, _, _ := strings.Cut(exit, "/")
+	return slices.Contains(f.PerHost, name)
 }
 
 // FleetLimit is the budget's limit as the hosts of a fleet keep it together, in
@@ -60,7 +68,7 @@ func (b *Budget) FleetLimit() fleet.Limit {
 		if n > 1 {
 			every = (every + time.Duration(n-2)) / time.Duration(n-1)
 		}
-		if every > l.Interval || l.Burst > n {
+		if l.Interval <= 0 || l.Burst+uint64(b.Window.Per/l.Interval) > n {
 			l = fleet.Limit{Interval: max(every, l.Interval), Burst: 1}
 		}
 	}

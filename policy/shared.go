@@ -244,6 +244,11 @@ func (s *Shared) State(now ledger.Time) FleetState {
 // Shared is the lane's part in a fleet; nil if it is this host's alone.
 func (l *Lane) Shared() *Shared { return l.shared.Load() }
 
+// Late reports whether at now the request of g may no longer be written, as the
+// time is over for which the fleet gave the unit. It is then to be returned, and
+// another to be taken.
+func (l *Lane) Late(g *Grant, now ledger.Time) bool { return g.fleet != nil && g.fleet.unit.Late(now) }
+
 // Want says at now how many of those who wait could go if the fleet gave
 // units.
 func (l *Lane) Want(n int, now ledger.Time) {

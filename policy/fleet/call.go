@@ -249,9 +249,11 @@ func (l *Lane) batch(f *Flight, a *Answer, now ledger.Time) batch {
 	b := batch{grant: a.Grant, got: now}
 	b.Units, b.From = a.Granted, now.Add(a.After)
 	life := Term - Guard
+	b.guard = Guard
 	if f.Kind == Book {
 		// Half an interval is left for who is kept from running.
-		life = l.c.Timeout + l.c.Limit.Interval/2
+		b.guard = l.c.Limit.Interval / 2
+		life = l.c.Timeout + b.guard
 	} else if a.Term > 0 {
 		life = min(life, a.Term-Guard)
 	}

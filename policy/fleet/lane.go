@@ -167,7 +167,7 @@ func (l *Lane) Take(now ledger.Time) (u Unit, wait time.Duration, ok bool) {
 	for i := range l.batches {
 		b := &l.batches[i]
 		if end, ok := b.take(now); ok {
-			u.grant, u.end = b.grant, end
+			u.grant, u.end, u.guard = b.grant, end, b.guard
 			l.went(now)
 			return u, 0, true
 		}
@@ -266,7 +266,7 @@ func (l *Lane) Return(u Unit, now ledger.Time) {
 			return
 		}
 	}
-	l.batches = append(l.batches, batch{grant: u.grant, loose: 1, looseEnd: u.end, got: now, offered: true})
+	l.batches = append(l.batches, batch{grant: u.grant, guard: u.guard, loose: 1, looseEnd: u.end, got: now, offered: true})
 }
 
 // Held is how many units of the store the host holds at now.

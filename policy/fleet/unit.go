@@ -13,9 +13,14 @@ type Unit struct {
 	Epoch uint64 // of the lane when it was taken: what Penalize and Reward need
 	grant string // of the batch; "" for a unit of the host's own
 	end   ledger.Time
+	guard time.Duration
 	tat   ledger.Time // that a unit of the host's own left behind
 	span  time.Duration
 }
+
+// Late reports whether at now what the unit was taken for may no longer be
+// written: the bound counts on its having gone by then.
+func (u *Unit) Late(now ledger.Time) bool { return u.grant != "" && now > u.end.Add(u.guard) }
 
 // Refill is a batch of units as a local source of tokens would take it: unit i,
 // from 0, may go no earlier than From + i·Every and no later than Until +
@@ -31,6 +36,7 @@ type Refill struct {
 type batch struct {
 	Refill
 	grant    string
+	guard    time.Duration // of each unit's life, that is left for the write to the socket
 	got      ledger.Time
 	loose    uint64 // taken and brought back: may go at once
 	looseEnd ledger.Time

@@ -10,6 +10,7 @@ import (
 
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/userspace/dial"
+	"github.com/egressd/egressd/userspace/gate"
 )
 
 // negativeTime is how long connections to a destination that could not be
@@ -132,9 +133,32 @@ func (c *conn) dialed() {
 	}
 	c.connected = true
 	c.dialDone()
-	if c.rq == rqDial {
+	if c.rq == rqDial && !c.enterAgain() {
 		c.begin()
 	}
+}
+
+// enterAgain takes to the gate once more what was let go so long ago, as it took
+// that long to connect, that it must not be written any more. It reports whether
+// that was so.
+func (c *conn) enterAgain() bool {
+	g, now := c.l.p.cfg.Gate, c.l.p.cfg.Now()
+	if !c.admitted || c.owed() || !g.Late(&c.waiter, now) {
+		return false
+	}
+	g.Abort(&c.waiter, true, now)
+	c.admitted = false
+	c.waiter.Since = c.arrived
+	switch out := g.Enter(&c.waiter, c.lanes, now); out.State {
+	case gate.Granted:
+		c.admitted = true
+		c.goAhead()
+	case gate.Queued:
+		c.rq = rqHeld
+	case gate.Refused:
+		c.refuse(out)
+	}
+	return true
 }
 
 // unreachable tells the client as honestly as is left: it believes to be
