@@ -241,6 +241,13 @@ func (s *Shared) State(now ledger.Time) FleetState {
 	}
 }
 
+// ClosedFor is how long the fleet's cooldown of the lane lasts yet at now.
+func (s *Shared) ClosedFor(now ledger.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(0, s.lane.State().OpenUntil.Sub(s.at(now)))
+}
+
 // Shared is the lane's part in a fleet; nil if it is this host's alone.
 func (l *Lane) Shared() *Shared { return l.shared.Load() }
 

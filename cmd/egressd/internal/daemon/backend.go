@@ -328,6 +328,11 @@ func (b backend) Cooldown(id string, length time.Duration) error {
 		return fmt.Errorf("no lane %s: egressd lanes lists those that exist", id)
 	}
 	if length == 0 {
+		if s := lane.Shared(); s != nil {
+			if closed := s.ClosedFor(b.d.clock.Now()); closed > 0 {
+				return fmt.Errorf("lane %s is closed for all hosts of the fleet, for %v yet: one of them cannot open it", id, closed.Round(time.Millisecond))
+			}
+		}
 		b.d.gate.ClearCooldown(lane)
 		return nil
 	}
