@@ -55,12 +55,13 @@ static __always_inline __u64 cell_room(__u64 tolerance, __u64 interval, __u64 co
  * Takes cost units at now, if pace and cooldown allow it: GCRA by
  * compare-and-swap. In any window of length d no more than burst + rate*d
  * units are granted, whoever takes from the cell here or in the daemon.
- * Returns the TAT that it left behind, or 0 if nothing was granted.
+ * Returns the TAT that it left behind, or 0 if nothing was granted, and puts
+ * into span by how much an interval moved it.
  *
  * The functions with loops are global: the verifier looks at each once, not
  * once for each way that leads to it.
  */
-__noinline __u64 cell_take(struct cell *c, __u64 now, __u64 cost)
+__noinline __u64 cell_take(struct cell *c, __u64 now, __u64 cost, __u64 *span)
 {
 	if (!c)
 		return 0;
@@ -77,20 +78,40 @@ __noinline __u64 cell_take(struct cell *c, __u64 now, __u64 cost)
 		base += cost * interval;
 		if (__sync_val_compare_and_swap(&c->tat, tat, base) == tat) {
 			__sync_fetch_and_add(&c->granted, cost);
+			if (span)
+				*span = cost * interval;
 			return base;
 		}
 	}
 	return 0;
 }
 
-/* Gives back the one unit that left tat behind and went nowhere, if nobody
- * took another since: then no window exceeds its bound by it. Else it is lost.
- */
-static __always_inline void cell_undo(struct cell *c, __u64 tat)
+/* The TAT of a bucket that the last cooldown emptied. */
+static __always_inline __u64 cell_emptied(const struct cell *c)
 {
+	return READ_ONCE(c->open_until) + READ_ONCE(c->tolerance);
+}
+
+/* Gives back the one unit that left tat behind, span later than it was, and went
+ * nowhere, if nobody took another since: then no window exceeds its bound by it.
+ * Else it is lost. The present interval says nothing: the pace may have changed
+ * since. giveBack in policy/ledger is the twin, and says why it is done so.
+ */
+static __always_inline void cell_undo(struct cell *c, __u64 tat, __u64 span)
+{
+	__u64 before = tat - span;
+	__u64 least = cell_emptied(c);
+
 	__sync_fetch_and_add(&c->granted, -1);
-	/* Where the pace has become slower since, so has the TAT become later. */
-	__sync_val_compare_and_swap(&c->tat, tat, tat - READ_ONCE(c->interval));
+	if (before < least)
+		before = least;
+	if (before >= tat || __sync_val_compare_and_swap(&c->tat, tat, before) != tat)
+		return;
+	least = cell_emptied(c);
+	if (least > tat)
+		least = tat;
+	if (least > before)
+		__sync_val_compare_and_swap(&c->tat, before, least);
 }
 
 /* From when on pace and cooldown allow one unit, but not before at. */
@@ -106,40 +127,43 @@ static __always_inline __u64 cell_ready(const struct cell *c, __u64 at)
 	return ready > at ? ready : at;
 }
 
-/* Takes one unit for the first time, from at on, that is free. Returns that
- * time, or 0 if others were always faster.
+/*
+ * Has one unit for the first time, from at on, that is free, and returns that
+ * time; 0 if others were always faster. mine is the TAT that the unit left
+ * behind which the caller has already, for an earlier time, or 0, and becomes
+ * that of the unit that it has now.
+ *
+ * What keeps the bound: the unit of each that goes at t has left behind a TAT of
+ * t + interval or more, but no more than tolerance above that, and TATs of any
+ * two are an interval apart. So a unit that is early enough in the row goes
+ * later as it is. Else it moves to the later time, in the same swap that sees
+ * that it is the last in the row. If others are behind it, it is lost, and
+ * another is taken: to put them off is too late, as they may have gone.
  */
-__noinline __u64 cell_reserve(struct cell *c, __u64 at)
+__noinline __u64 cell_reserve(struct cell *c, __u64 at, __u64 *mine)
 {
-	if (!c)
+	__u64 have;
+
+	if (!c || !mine)
 		return 0;
+	have = *mine;
 	for (int i = 0; i < MAX_CAS; i++) {
 		__u64 tat = READ_ONCE(c->tat);
-		__u64 turn = cell_ready(c, at);
-		__u64 base = tat > turn ? tat : turn;
+		__u64 turn = at;
+		__u64 next = at + READ_ONCE(c->interval);
 
-		if (__sync_val_compare_and_swap(&c->tat, tat, base + READ_ONCE(c->interval)) ==
-		    tat) {
-			__sync_fetch_and_add(&c->granted, 1);
-			return turn;
+		if (have >= next)
+			return at;
+		if (!have || tat != have) {
+			turn = cell_ready(c, at);
+			next = (tat > turn ? tat : turn) + READ_ONCE(c->interval);
 		}
-	}
-	return 0;
-}
-
-/* A unit that was reserved goes later, at turn: the next one waits for it. */
-__noinline int cell_postpone(struct cell *c, __u64 turn)
-{
-	__u64 least;
-
-	if (!c)
-		return 0;
-	least = turn + READ_ONCE(c->interval);
-	for (int i = 0; i < MAX_CAS; i++) {
-		__u64 tat = READ_ONCE(c->tat);
-
-		if (tat >= least || __sync_val_compare_and_swap(&c->tat, tat, least) == tat)
-			break;
+		if (__sync_val_compare_and_swap(&c->tat, tat, next) != tat)
+			continue;
+		if (!have) /* what was lost is not sent, what replaces it is */
+			__sync_fetch_and_add(&c->granted, 1);
+		*mine = next;
+		return turn;
 	}
 	return 0;
 }
@@ -158,7 +182,7 @@ static __always_inline bool cell_acquire(struct cell *c, __u64 now, __u64 cost)
 			return false;
 		probe = true;
 	}
-	if (cell_take(c, now, cost))
+	if (cell_take(c, now, cost, NULL))
 		return true;
 	if (probe)
 		__sync_fetch_and_and(&c->flags, ~CELL_PROBING);

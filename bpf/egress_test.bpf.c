@@ -120,6 +120,47 @@ int test_acquire(struct acquire_case *c)
 	return 0;
 }
 
+/* A unit that is taken, given back, or reserved: the step that the case says. */
+enum {
+	STEP_TAKE,
+	STEP_UNDO,
+	STEP_RESERVE,
+};
+
+struct step_case {
+	__u32 cell;
+	__u32 step;
+	__u64 at;
+	__u64 tat; /* what the unit left behind; 0: there is none */
+	__u64 span;
+	__u64 turn; /* of a unit that was reserved */
+};
+
+SEC("syscall")
+int test_step(struct step_case *c)
+{
+	__u32 index = c->cell;
+	struct cell *cell = bpf_map_lookup_elem(&ledger, &index);
+	__u64 tat = c->tat, span = c->span;
+
+	if (!cell)
+		return 0;
+	switch (c->step) {
+	case STEP_TAKE:
+		tat = cell_take(cell, c->at, 1, &span);
+		break;
+	case STEP_UNDO:
+		cell_undo(cell, tat, span);
+		break;
+	case STEP_RESERVE:
+		c->turn = cell_reserve(cell, c->at, &tat);
+		break;
+	}
+	c->tat = tat;
+	c->span = span;
+	return 0;
+}
+
 struct spin {
 	__u32 cell;
 	__u32 rounds;

@@ -88,13 +88,15 @@ struct plane_call {
 	struct addr dest;
 	__u32 name;
 	__u32 exit;
-	__u64 turn;  /* when it goes, if it is held: the answer */
-	__u64 ready; /* when all lanes have room that were looked at */
-	__u32 hold;  /* HOLD_* */
-	__u32 last;  /* cell that has room last */
-	__u32 cells[MAX_RULES];   /* by rule; 0: holds nothing */
-	__u32 shadows[MAX_RULES]; /* the same of rules that only measure */
-	__u64 tats[MAX_RULES];    /* left behind by what was taken */
+	/* When all lanes have room that were looked at; of one that is held, when
+	 * it goes.
+	 */
+	__u64 turn;
+	__u32 hold; /* HOLD_* */
+	__u32 last; /* cell that has room last */
+	__u32 cells[MAX_RULES]; /* by rule; 0: there is none */
+	__u64 tats[MAX_RULES];  /* left behind by what was taken */
+	__u64 spans[MAX_RULES - 1]; /* by which that was moved; of the last none is given back */
 };
 
 /* What becomes of a connection. */
@@ -111,6 +113,7 @@ enum {
 enum {
 	HOLD_PACED = 1, /* fq on the way out: the SYN can be given a time */
 	HOLD_PROXY = 2, /* the daemon, which may have a queue as well */
+	HOLD_NOT = 4,   /* shifted left by its number: the rule only measures */
 };
 
 /* Makes the lane that is missing. Returns the number of its cell, or 0. */
@@ -190,7 +193,7 @@ static __always_inline void cell_count(__u32 number, bool refused)
 }
 
 /* Looks at the lane of a rule. ADMIT_GRANTED: nothing speaks against waiting
- * until c->ready.
+ * until c->turn.
  */
 __noinline int rule_look(struct plane_rule *rule, struct plane_call *c, __u32 i, __u64 now)
 {
@@ -205,7 +208,8 @@ __noinline int rule_look(struct plane_rule *rule, struct plane_call *c, __u32 i,
 	if (!number || !cell)
 		return ADMIT_FULL;
 	if (rule->flags & RULE_SHADOW) {
-		c->shadows[i] = number;
+		c->cells[i] = number;
+		c->hold |= HOLD_NOT << i;
 		return ADMIT_GRANTED;
 	}
 	/* Those who wait go first, and a probe's answer is only heard by the
@@ -220,8 +224,8 @@ __noinline int rule_look(struct plane_rule *rule, struct plane_call *c, __u32 i,
 	}
 	if (at > now && rule->flags & RULE_FAIR)
 		c->hold &= ~HOLD_PACED;
-	if (at > c->ready) {
-		c->ready = at;
+	if (at > c->turn) {
+		c->turn = at;
 		c->last = number;
 	}
 	c->cells[i] = number;
@@ -229,14 +233,20 @@ __noinline int rule_look(struct plane_rule *rule, struct plane_call *c, __u32 i,
 }
 
 /* By number. 0 is no cell, and has room for everybody. */
-__noinline __u64 cells_take(__u32 number, __u64 now)
+__noinline __u64 cells_take(__u32 number, __u64 now, __u64 *span)
 {
-	return number ? cell_take(bpf_map_lookup_elem(&ledger, &number), now, 1) : 1;
+	return number ? cell_take(bpf_map_lookup_elem(&ledger, &number), now, 1, span) : 1;
 }
 
-__noinline __u64 cells_reserve(__u32 number, __u64 at)
+__noinline __u64 cells_reserve(__u32 number, __u64 at, __u64 *mine)
 {
-	return number ? cell_reserve(bpf_map_lookup_elem(&ledger, &number), at) : at;
+	return number ? cell_reserve(bpf_map_lookup_elem(&ledger, &number), at, mine) : at;
+}
+
+/* The cell that the call takes of for rule i, or 0. */
+static __always_inline __u32 plane_holds(const struct plane_call *c, __u32 i)
+{
+	return c->hold & HOLD_NOT << i ? 0 : c->cells[i];
 }
 
 /* Takes one unit of each now, or nothing. */
@@ -245,41 +255,51 @@ static __always_inline bool plane_take(struct plane_call *c, __u64 now)
 	bool all = true;
 
 	for (__u32 i = 0; i < MAX_RULES; i++) {
-		c->tats[i] = all ? cells_take(c->cells[i], now) : 0;
+		__u64 *span = i < MAX_RULES - 1 ? &c->spans[i] : NULL;
+
+		c->tats[i] = all ? cells_take(plane_holds(c, i), now, span) : 0;
 		all = all && c->tats[i];
 	}
 	if (all)
 		return true;
-	for (__u32 i = 0; i < MAX_RULES; i++) {
-		__u32 number = c->cells[i];
+	for (__u32 i = 0; i < MAX_RULES - 1; i++) {
+		__u32 number = plane_holds(c, i);
 		struct cell *cell = bpf_map_lookup_elem(&ledger, &number);
 
 		if (number && c->tats[i] && cell)
-			cell_undo(cell, c->tats[i]);
+			cell_undo(cell, c->tats[i], c->spans[i]);
+		c->tats[i] = 0;
 	}
 	return false;
 }
 
-/*
- * Takes one unit of each for a time to come, at or after turn, and returns it;
- * 0 if others were always faster. Where one lane has room only later than the
- * ones before it, those wait along: in each of them the unit counts from when
- * the connection goes.
- */
-static __always_inline __u64 plane_reserve(struct plane_call *c, __u64 turn)
-{
-	for (__u32 i = 0; i < MAX_RULES; i++) {
-		turn = cells_reserve(c->cells[i], turn);
-		if (!turn)
-			return 0;
-	}
-	for (__u32 i = 0; i < MAX_RULES; i++) {
-		__u32 number = c->cells[i];
+/* Each round puts the turn off only where others took in between. */
+#define MAX_ROUNDS 4
 
-		if (number)
-			cell_postpone(bpf_map_lookup_elem(&ledger, &number), turn);
+/*
+ * Takes one unit of each for one time to come, at or after turn, and returns
+ * it; 0 if others were always faster. Where one lane has room only later than
+ * the ones before it, those are asked again: in each of them the unit counts
+ * from when the connection goes.
+ */
+__noinline __u64 plane_reserve(struct plane_call *c, __u64 turn)
+{
+	if (!c)
+		return 0;
+	for (__u32 round = 0; round < MAX_ROUNDS; round++) {
+		__u64 first = 0;
+
+		for (__u32 i = 0; i < MAX_RULES; i++) {
+			turn = cells_reserve(plane_holds(c, i), turn, &c->tats[i]);
+			if (!turn)
+				return 0;
+			if (!i)
+				first = turn;
+		}
+		if (turn == first)
+			return turn;
 	}
-	return turn;
+	return 0;
 }
 
 /*
@@ -294,25 +314,25 @@ __noinline int plane_admit(struct plane_set *set, struct plane_call *c)
 
 	if (!set || !c || !ctl)
 		return ADMIT_FULL;
-	c->ready = now;
+	c->turn = now;
 	for (__u32 i = 0; i < MAX_RULES && i < set->rules; i++) {
 		int answer = rule_look(&set->rule[i], c, i, now);
 
 		if (answer != ADMIT_GRANTED)
 			return answer;
 	}
-	if (c->ready > now || !plane_take(c, now)) {
-		if (!(c->hold & HOLD_PACED) || c->ready - now > READ_ONCE(ctl->pace_limit))
+	if (c->turn > now || !plane_take(c, now)) {
+		if (!(c->hold & HOLD_PACED) || c->turn - now > READ_ONCE(ctl->pace_limit))
 			return ADMIT_ASK;
-		turn = plane_reserve(c, c->ready);
+		turn = plane_reserve(c, c->turn);
 		if (!turn)
 			return ADMIT_ASK;
 		if (c->last)
 			cell_count(c->last, false);
 	}
 	for (__u32 i = 0; i < MAX_RULES; i++) {
-		if (!cells_take(c->shadows[i], now))
-			cell_count(c->shadows[i], false);
+		if (c->hold & HOLD_NOT << i && !cells_take(c->cells[i], now, NULL))
+			cell_count(c->cells[i], false);
 	}
 	c->turn = turn;
 	return turn > now ? ADMIT_HELD : ADMIT_GRANTED;
@@ -351,22 +371,21 @@ __noinline int plane_guard(struct plane_set *set, struct plane_call *c)
 
 	if (!set || !c || !ctl)
 		return ADMIT_GRANTED;
-	c->ready = now;
+	c->turn = now;
 	for (__u32 i = 0; i < MAX_RULES && i < set->rules; i++) {
 		struct plane_rule *rule = &set->rule[i];
 		__u64 open = rule_closed(rule, c);
 
-		if (open <= c->ready)
+		if (open <= c->turn)
 			continue;
-		c->ready = open;
+		c->turn = open;
 		refusal = rule_refusal(rule);
 		if (rule->flags & RULE_FAIR || open - now > rule->max_wait)
 			c->hold &= ~HOLD_PACED;
 	}
 	if (refusal == ADMIT_GRANTED)
 		return ADMIT_GRANTED;
-	if (c->hold & HOLD_PACED && c->ready - now <= READ_ONCE(ctl->pace_limit)) {
-		c->turn = c->ready;
+	if (c->hold & HOLD_PACED && c->turn - now <= READ_ONCE(ctl->pace_limit)) {
 		cell_count(c->last, false);
 		return ADMIT_HELD;
 	}

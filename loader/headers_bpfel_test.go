@@ -336,6 +336,16 @@ type headersSpin struct {
 	Granted uint64
 }
 
+type headersStepCase struct {
+	_    structs.HostLayout
+	Cell uint32
+	Step uint32
+	At   uint64
+	Tat  uint64
+	Span uint64
+	Turn uint64
+}
+
 type headersTarget struct {
 	_    structs.HostLayout
 	Set  uint32
@@ -423,6 +433,7 @@ const (
 	headersProgTestGrown    = "test_grown"
 	headersProgTestNamed    = "test_named"
 	headersProgTestSpin     = "test_spin"
+	headersProgTestStep     = "test_step"
 	headersProgWhoami       = "whoami"
 )
 
@@ -484,6 +495,7 @@ type headersProgramSpecs struct {
 	TestGrown    *ebpf.ProgramSpec `ebpf:"test_grown"`
 	TestNamed    *ebpf.ProgramSpec `ebpf:"test_named"`
 	TestSpin     *ebpf.ProgramSpec `ebpf:"test_spin"`
+	TestStep     *ebpf.ProgramSpec `ebpf:"test_step"`
 	Whoami       *ebpf.ProgramSpec `ebpf:"whoami"`
 }
 
@@ -648,6 +660,7 @@ type headersPrograms struct {
 	TestGrown    *ebpf.Program `ebpf:"test_grown"`
 	TestNamed    *ebpf.Program `ebpf:"test_named"`
 	TestSpin     *ebpf.Program `ebpf:"test_spin"`
+	TestStep     *ebpf.Program `ebpf:"test_step"`
 	Whoami       *ebpf.Program `ebpf:"whoami"`
 }
 
@@ -669,6 +682,7 @@ func (p *headersPrograms) Close() error {
 		p.TestGrown,
 		p.TestNamed,
 		p.TestSpin,
+		p.TestStep,
 		p.Whoami,
 	)
 }

@@ -42,6 +42,7 @@ func loadWrappers(t testing.TB, k *Kernel) *wrappers {
 	for name, p := range map[string]**ebpf.Program{
 		"test_addr": &programs.TestAddr, "test_named": &programs.TestNamed, "test_exit": &programs.TestExit,
 		"test_area": &programs.TestArea, "test_acquire": &programs.TestAcquire, "test_spin": &programs.TestSpin, "test_grown": &programs.TestGrown,
+		"test_step": &programs.TestStep,
 	} {
 		*p = coll.Programs[name]
 	}

@@ -52,7 +52,10 @@ type PortRedirect struct {
 	// answer for each address, if its names are known. Set is what holds for
 	// the others.
 	Ask bool
-	Set PlaneSet
+	// Kernel says that one of these answers may leave connections to the kernel
+	// plane.
+	Kernel bool
+	Set    PlaneSet
 }
 
 // PrefixRedirect names TCP ports of an address range, loopback included.

@@ -137,6 +137,23 @@ func (m *matcher) unnamed(rules []*rule, covering map[*rule]bool, port uint16) P
 	return planeSet(found, false, m.asks[port])
 }
 
+// kernelByName reports whether connections at a port may be the kernel plane's
+// once names are known: a budget there is, and none for every host wants all of
+// them for the proxy.
+func kernelByName(rules []*rule, port uint16) bool {
+	kernel := false
+	for _, r := range rules {
+		if r.Mode == Off || r.Budget == exitTrouble || !r.at(port) {
+			continue
+		}
+		if r.any && r.Unit != Connections {
+			return false
+		}
+		kernel = kernel || r.kernel
+	}
+	return kernel
+}
+
 // named is what connections to a host at dest ask of the kernel plane.
 func (m *matcher) named(host string, dest netip.AddrPort) PlaneSet {
 	var found []applied

@@ -222,6 +222,36 @@ func TestPlaneTarget(t *testing.T) {
 	}
 }
 
+// Only budgets that the kernel plane may hold want its cells, and devices with fq.
+func TestKernelPlane(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		budgets []*Budget
+		want    bool
+	}{
+		{"nothing", nil, false},
+		{"requests to hosts", []*Budget{budget("b", perBoth, sec, "a.example", "*.b.example")}, false},
+		{"requests everywhere", []*Budget{budget("b", perBoth, sec)}, false},
+		{"requests to addresses", []*Budget{budget("b", perBoth, sec, "10.0.0.0/8")}, false},
+		{"connections to hosts", []*Budget{conns("b", perBoth, "a.example")}, true},
+		{"connections below a name", []*Budget{conns("b", 0, "*.a.example")}, true},
+		{"connections to addresses", []*Budget{conns("b", perBoth, "10.0.0.0/8")}, true},
+		{"connections everywhere", []*Budget{conns("b", PerExit)}, true},
+		{"connections that only the proxy can count", []*Budget{with(conns("b", perBoth, "a.example"), func(b *Budget) { b.Concurrency = 2 })}, false},
+		{"connections, off", []*Budget{with(conns("b", perBoth, "a.example"), func(b *Budget) { b.Mode = Off })}, false},
+		{"connections to hosts, requests to others", []*Budget{conns("b", perBoth, "a.example"), budget("r", perBoth, sec, "b.example")}, true},
+		{"connections to addresses, requests to hosts", []*Budget{conns("b", perBoth, "10.0.0.0/8"), budget("r", perBoth, sec, "b.example")}, true},
+		{"connections to hosts, requests everywhere", []*Budget{conns("b", perBoth, "a.example"), budget("r", perBoth, sec)}, false},
+		{"connections to hosts, requests everywhere at other ports", []*Budget{ports(conns("b", perBoth, "a.example"), 5432), budget("r", perBoth, sec)}, true},
+		{"connections to hosts, requests everywhere, off", []*Budget{conns("b", perBoth, "a.example"), with(budget("r", perBoth, sec), func(b *Budget) { b.Mode = Off })}, true},
+	} {
+		r := (&Policy{Budgets: tt.budgets}).Redirects()
+		if got := r.KernelPlane(); got != tt.want {
+			t.Errorf("%s: in the kernel plane = %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
 // A connection that comes through the proxy falls into the lane that the kernel
 // plane would have taken from.
 func TestSelectAddressed(t *testing.T) {
@@ -320,6 +350,9 @@ func TestPlaneIsTheEngine(t *testing.T) {
 				seen["unnamed"]++
 			case !set.Proxy:
 				seen["kernel"]++
+				if len(set.Rules) > 0 && !r.KernelPlane() {
+					t.Fatalf("seed %d: %s to %q is the kernel's, though the kernel plane has no use", seed, c.dest, c.names)
+				}
 			case len(set.Rules) > 0:
 				seen["guards"]++
 			}

@@ -60,6 +60,7 @@ func (p *Policy) Redirects() Redirects {
 	}
 	for _, r := range ports {
 		r.Ask, r.Set = m.asks[r.Port], m.unnamed(rules, nil, r.Port)
+		r.Kernel = r.Ask && kernelByName(rules, r.Port)
 		out.Ports = append(out.Ports, r)
 	}
 	ranges := rangesOf(rules)
@@ -72,4 +73,12 @@ func (p *Policy) Redirects() Redirects {
 		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), cmp.Compare(a.Port, b.Port))
 	})
 	return out
+}
+
+// KernelPlane reports whether the kernel plane may hold connections by itself.
+// If not, its programs have no use for cells, nor for devices that delay a SYN.
+func (r *Redirects) KernelPlane() bool {
+	own := func(s *PlaneSet) bool { return !s.Proxy && len(s.Rules) > 0 }
+	return slices.ContainsFunc(r.Ports, func(p PortRedirect) bool { return p.Kernel || own(&p.Set) }) ||
+		slices.ContainsFunc(r.Prefixes, func(p PrefixRedirect) bool { return own(&p.Set) })
 }

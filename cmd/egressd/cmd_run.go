@@ -133,6 +133,7 @@ func (e *env) daemonConfig(log *slog.Logger) (daemon.Config, error) {
 	return daemon.Config{
 		Self:   self,
 		Canary: []string{self, canaryCommand},
+		Rescue: true,
 		Build:  metrics.Build{Version: v.Version, Revision: v.Commit, GoVersion: v.Go},
 		PID:    e.pid,
 		Logger: log,

@@ -3,12 +3,18 @@
 package main
 
 import (
+	"log/slog"
 	"net"
+	"os"
+	"os/signal"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/egressd/egressd/cmd/egressd/internal/demo"
+	"github.com/egressd/egressd/cmd/egressd/internal/rescue"
 )
 
 // canaryCommand is the command by which a daemon runs this binary to test the
@@ -28,6 +34,26 @@ func newCanaryCommand(*env) *cobra.Command {
 				return nil // refused, since the hook left it alone
 			}
 			return conn.Close()
+		}),
+	}
+}
+
+// newRescueCommand is the process that frees clients of a daemon that stands
+// still.
+func newRescueCommand(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:    rescue.CommandName + " PID",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: does(func(_ *cobra.Command, args []string) error {
+			pid, err := strconv.Atoi(args[0])
+			if err != nil {
+				return err
+			}
+			// Its standard error may be a pipe whose reader is gone.
+			signal.Ignore(unix.SIGPIPE, unix.SIGHUP)
+			heartbeat := os.NewFile(rescue.HeartbeatFD, "heartbeat")
+			return rescue.Run(pid, heartbeat, slog.New(slog.NewTextHandler(e.stderr, nil)))
 		}),
 	}
 }

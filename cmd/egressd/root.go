@@ -57,7 +57,7 @@ destination and exit, without a change to any of them.
 		c.GroupID = "read"
 		root.AddCommand(c)
 	}
-	root.AddCommand(newDoctorCommand(e), newCACommand(e), newVersionCommand(e), newOriginCommand(e), newClientsCommand(e), newCanaryCommand(e), newKeeperCommand(e))
+	root.AddCommand(newDoctorCommand(e), newCACommand(e), newVersionCommand(e), newOriginCommand(e), newClientsCommand(e), newCanaryCommand(e), newKeeperCommand(e), newRescueCommand(e))
 	return root
 }
 

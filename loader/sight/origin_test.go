@@ -37,7 +37,9 @@ type origin struct {
 	port, plain int
 
 	mu     sync.Mutex
-	conns  map[string]*truth // by nameOf
+	conns  map[string]*truth // by nameOf, which a later connection may have again
+	met    []*truth          // all that were in conns
+	missed int               // connections whose client's socket was not found
 	asked  map[string]uint64 // path → cookie
 	answer int               // TLS answers given
 }
@@ -97,12 +99,16 @@ func nameOf(client, server net.Addr) string { return client.String() + " " + ser
 // at connect() does.
 func (o *origin) meet(c net.Conn) {
 	sock, err := netlink.SocketGet(c.RemoteAddr(), c.LocalAddr())
-	if err != nil {
-		return // gone already
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.conns[nameOf(c.RemoteAddr(), c.LocalAddr())] = &truth{cookie: cookieOf(sock)}
+	name := nameOf(c.RemoteAddr(), c.LocalAddr())
+	delete(o.conns, name)
+	if err != nil {
+		o.missed++ // gone already
+		return
+	}
+	o.conns[name] = &truth{cookie: cookieOf(sock)}
+	o.met = append(o.met, o.conns[name])
 }
 
 func (o *origin) serve(w http.ResponseWriter, r *http.Request) {
@@ -139,7 +145,7 @@ func (o *origin) randoms() map[uint64][32]byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	m := make(map[uint64][32]byte)
-	for _, c := range o.conns {
+	for _, c := range o.met {
 		m[c.cookie] = c.random
 	}
 	return m

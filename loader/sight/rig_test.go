@@ -108,10 +108,17 @@ func (r *rig) all() []sight.Event {
 // settle waits until everything that the probes saw has arrived.
 func (r *rig) settle() []sight.Event {
 	r.t.Helper()
-	for range 500 {
+	// Patience begins anew with each event that comes: on a busy machine the reader
+	// may be far behind.
+	seen := 0
+	for left := 500; left > 0; left-- {
 		counts := r.counts()
-		if events := r.all(); uint64(len(events)) >= counts.Events {
+		events := r.all()
+		if uint64(len(events)) >= counts.Events {
 			return events
+		}
+		if len(events) > seen {
+			seen, left = len(events), 500
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -117,10 +117,22 @@ func (c *Cell) Refund(g Grant) {
 // kernel takes for times to come. To move TAT by the slot of g then makes it too
 // small for theirs, and one unit more than burst + rate*d can go.
 func (c *Cell) giveBack(g Grant, ns uint64) {
-	// Never below the emptied bucket of the last reopening.
-	if next := max(g.TAT-ns, c.OpenUntil.Load()+c.Tolerance.Load()); next < g.TAT {
-		c.TAT.CompareAndSwap(g.TAT, next)
+	next := max(g.TAT-ns, c.emptied())
+	if next >= g.TAT || !c.TAT.CompareAndSwap(g.TAT, next) {
+		return
 	}
+	// A penalty that found TAT late enough before the swap may have emptied the
+	// bucket since that was looked at. In between nobody takes, as the lane is
+	// closed.
+	if again := min(c.emptied(), g.TAT); again > next {
+		c.TAT.CompareAndSwap(next, again)
+	}
+}
+
+// emptied is the TAT of a bucket that the last cooldown emptied, which nothing
+// that is given back goes below.
+func (c *Cell) emptied() uint64 {
+	return c.OpenUntil.Load() + c.Tolerance.Load()
 }
 
 // Correct corrects, at now, what g took to cost units: a request turned out

@@ -82,8 +82,8 @@ func TestStandstill(t *testing.T) {
 	waitAttempts(t, p, time.Time{}, "a redirected connection", redirected)
 	d.signal(t, unix.SIGSTOP)
 	stopped := time.Now()
-	// The clients in the daemon's hands hang with it; those that come after
-	// the heartbeat is old must not.
+	// What becomes of the clients in the daemon's hands, TestStandstillFrees
+	// shows; those that come after the heartbeat is old do not see it.
 	fresh := []*process{}
 	for _, wait := range []time.Duration{0, 300 * time.Millisecond, 600 * time.Millisecond, heartbeatMax + 100*time.Millisecond, 2 * heartbeatMax} {
 		time.Sleep(time.Until(stopped.Add(wait)))
@@ -112,11 +112,108 @@ func TestStandstill(t *testing.T) {
 	for _, p := range append(fresh, p, others) {
 		for _, a := range attempts(t, p) {
 			// Those that were redirected in the last second before the
-			// heartbeat was too old wait for SIGCONT, no longer.
-			if a.Error != "" {
-				t.Errorf("%v after SIGSTOP: got %+v, want no error", time.Unix(0, a.At).Sub(stopped), a)
+			// heartbeat was too old are reset, or wait for SIGCONT.
+			if at := time.Unix(0, a.At); a.Error != "" && !(at.Before(stopped.Add(heartbeatMax)) && at.Add(time.Duration(a.Took)).After(stopped)) {
+				t.Errorf("%v after SIGSTOP: got %+v, want no error", at.Sub(stopped), a)
 			}
 		}
+	}
+}
+
+// hang is how late a client may learn that the daemon stands still, beyond the
+// age of its heartbeat: what a busy machine takes.
+const hang = 500 * time.Millisecond
+
+// Clients connect all the time up to the standstill of the daemon and on through
+// it, each with a clock of its own. None that the daemon has not taken hangs for
+// longer than its heartbeat may be old; those that it has, until it has been
+// stopped for three times as long.
+func TestStandstillFrees(t *testing.T) {
+	t.Parallel()
+	scope := newGroup(t)
+	o := newOrigin(t)
+	d := newDaemon(t, scope, plenty(o.port))
+	p := startRush(t, scope, o.addr(), 3*time.Second, 5*time.Millisecond)
+	waitAttempts(t, p, time.Time{}, "a redirected connection", redirected)
+	time.Sleep(heartbeatMax / 2)
+	d.signal(t, unix.SIGSTOP)
+	stopped := time.Now()
+	p.mustSucceed(t, 20*time.Second)
+	d.signal(t, unix.SIGCONT)
+	var longest, longestTaken time.Duration
+	freed, nativeOnes := 0, 0
+	for _, a := range attempts(t, p) {
+		at, took := time.Unix(0, a.At).Sub(stopped), time.Duration(a.Took)
+		switch {
+		case at+took < 0:
+			if a.Error != "" {
+				t.Errorf("%v before SIGSTOP: got %+v, want no error", -at, a)
+			}
+		case at < hang/10: // perhaps taken before the last thread stood still
+			longestTaken = max(longestTaken, at+took)
+		default:
+			longest = max(longest, took)
+			switch {
+			case native(a):
+				nativeOnes++
+			case a.Error != "" && at < heartbeatMax+hang:
+				freed++
+			default:
+				t.Errorf("%v after SIGSTOP: got %+v, want a native connection or an end of it", at, a)
+			}
+		}
+	}
+	t.Logf("%d were freed, the longest hang was %v; of what the daemon had taken, %v", freed, longest, longestTaken)
+	if most := heartbeatMax + hang; longest > most {
+		t.Errorf("a client hung for %v, want %v at most", longest, most)
+	}
+	if most := 3*heartbeatMax + hang; longestTaken > most {
+		t.Errorf("a client that the daemon had taken hung until %v after SIGSTOP, want %v at most", longestTaken, most)
+	}
+	if freed == 0 || nativeOnes == 0 {
+		t.Errorf("%d clients were freed and %d went untouched, want some of each", freed, nativeOnes)
+	}
+	again := startProbe(t, scope, o.addr(), 30*time.Second, 10*time.Millisecond)
+	waitAttempts(t, again, time.Now(), "a redirected connection after SIGCONT", redirected)
+	again.kill()
+	waitFor(t, 15*time.Second, "the last flow to end", func() bool { return d.status(t).Flows == 0 })
+}
+
+// What waits for its turn in the daemon survives a pause, but is reset when that
+// lasts, so that its client can go on without.
+func TestStandstillOfHeld(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		pause time.Duration
+		freed bool
+	}{
+		{"a pause", heartbeatMax + heartbeatMax/2, false},
+		{"for good", 0, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			scope := newGroup(t)
+			o := newOrigin(t)
+			// The second has to wait for four seconds, less than its client does.
+			d := newDaemon(t, scope, fmt.Sprintf(
+				"  - {name: slow, match: {hosts: [127.0.0.1], ports: [%d]}, rate: 15/min, queue: {max_wait: 1m}}", o.port))
+			startProbe(t, scope, o.addr(), 0, 0).mustSucceed(t, 10*time.Second)
+			held := startProbe(t, scope, o.addr(), 0, 0)
+			waitFor(t, 10*time.Second, "a request to wait", func() bool { return d.lane(t).Waiting == 1 })
+			d.signal(t, unix.SIGSTOP)
+			if tt.freed {
+				held.mustSucceed(t, 20*time.Second)
+			} else {
+				time.Sleep(tt.pause)
+			}
+			d.signal(t, unix.SIGCONT)
+			held.mustSucceed(t, 20*time.Second)
+			a := attempts(t, held)[0]
+			if freed := strings.Contains(a.Error, "reset"); freed != tt.freed || !freed && !redirected(a) {
+				t.Errorf("got %+v, want freed = %v", a, tt.freed)
+			}
+		})
 	}
 }
 

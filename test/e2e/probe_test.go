@@ -16,6 +16,12 @@ func startProbe(t testing.TB, g *group, addr string, span, pause time.Duration) 
 	return start(t, how{in: g, env: []string{roleName + "=" + roleProbe}}, here.self, addr, span.String(), pause.String())
 }
 
+// startRush starts a rush.
+func startRush(t testing.TB, g *group, addr string, span, pause time.Duration) *process {
+	t.Helper()
+	return start(t, how{in: g, env: []string{roleName + "=" + roleRush}}, here.self, addr, span.String(), pause.String())
+}
+
 // attempts are what a probe has told so far.
 func attempts(t testing.TB, p *process) (all []attempt) {
 	t.Helper()

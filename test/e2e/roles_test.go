@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,6 +28,7 @@ const (
 	roleFlood  = "flood"  // HOST:PORT SPAN: one request after the other
 	roleCrowd  = "crowd"  // URL SPAN COUNT: as many at a time
 	roleProbe  = "probe"  // HOST:PORT SPAN PAUSE: one connection after the other, told as JSON
+	roleRush   = "rush"   // HOST:PORT SPAN PAUSE: like probe, but none waits for the one before
 	roleChurn  = "churn"  // HOST:PORT COUNT AT-ONCE: opens and closes connections
 	roleOrigin = "origin" // answers on 127.0.0.1 and ::1, tells the port
 
@@ -46,6 +48,8 @@ func play(role string, args []string) int {
 		crowd(args[0], duration(args[1]), number(args[2]))
 	case roleProbe:
 		err = probe(args[0], duration(args[1]), duration(args[2]), os.Stdout)
+	case roleRush:
+		err = rush(args[0], duration(args[1]), duration(args[2]), os.Stdout)
 	case roleChurn:
 		err = churn(args[0], number(args[1]), number(args[2]))
 	case roleOrigin:
@@ -153,6 +157,24 @@ func probe(addr string, span, pause time.Duration, out io.Writer) error {
 			return err
 		}
 	}
+}
+
+// rush is probe with a client of its own, and its own clock, for each connection.
+func rush(addr string, span, pause time.Duration, out io.Writer) error {
+	enc := json.NewEncoder(out)
+	var mu sync.Mutex
+	var errs []error
+	var all sync.WaitGroup
+	for end := time.Now().Add(span); time.Now().Before(end); time.Sleep(pause) {
+		all.Go(func() {
+			a := try(addr)
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, enc.Encode(a))
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // redirectedNow reports whether the kernel has a token of egressd for the peer of

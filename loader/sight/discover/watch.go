@@ -246,6 +246,7 @@ func (w *Watcher) Run(ctx context.Context, handle func(Event)) error {
 	defer stop()
 	w.known.tell = func(e Event) {
 		w.log.Debug("tls library", "event", e.Kind, "file", e.Name, "dev", e.Dev, "inode", e.Inode)
+		w.files.Store(int64(w.known.told)) // no later than others know of it
 		handle(e)
 	}
 	defer func() {

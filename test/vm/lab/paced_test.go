@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/egressd/egressd/loader"
+	"github.com/egressd/egressd/loader/pacer"
 )
 
 // out is the device by which the machine reaches the origins.
@@ -410,6 +411,42 @@ func TestQdiscInstalled(t *testing.T) {
 	s.stop(t)
 	if after := qdiscOf(t, out); after != before {
 		t.Errorf("qdisc after the daemon: %s, want %s", after, before)
+	}
+}
+
+// Devices have our program while the policy has use for it, and not where it only
+// names hosts whose requests the proxy counts.
+func TestProgramOnlyWhereNeeded(t *testing.T) {
+	s := newSite(t, true)
+	attached := func() bool {
+		t.Helper()
+		state, err := pacer.Look("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(state.Devices, func(d pacer.Device) bool { return d.Name == out })
+		return i >= 0 && state.Devices[i].Attached != ""
+	}
+	before, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(string(before), "budgets:")
+	hosts := head + fmt.Sprintf(`budgets:
+  - {name: web, match: {hosts: [far.example], ports: [%d]}, rate: 100/s, per: [destination, exit]}
+`, webPort)
+	if !attached() {
+		t.Fatalf("no program at %s, though connections are held there", out)
+	}
+	for _, step := range []struct {
+		policy string
+		want   bool
+	}{{hosts, false}, {string(before), true}} {
+		if err := os.WriteFile(s.config, []byte(step.policy), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		s.signal(t, unix.SIGHUP)
+		waitFor(t, fmt.Sprintf("program at %s: %v", out, step.want), func() bool { return attached() == step.want })
 	}
 }
 

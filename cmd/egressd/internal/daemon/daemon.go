@@ -64,6 +64,9 @@ type Config struct {
 	// Keys are those of one command; nil for what the policy says. They stay the
 	// caller's.
 	Keys *keeper.Keys
+	// Rescue says that a process beside the daemon, run by Self, frees its clients
+	// when it stands still.
+	Rescue bool
 	// Canary is the command line by which this binary runs as the canary.
 	Canary []string
 	// ProgramStats has the kernel measure the run time of all programs of the

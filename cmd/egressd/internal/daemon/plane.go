@@ -49,7 +49,7 @@ func (d *Daemon) planned(r *policy.Redirects) error {
 		}
 	}
 	d.plane.asks.Store(&asks)
-	d.plane.used.Store(inPlane(r))
+	d.plane.used.Store(r.KernelPlane())
 	// Budgets that the programs did not know until now may have lanes.
 	d.engine.Reclaim()
 	for _, dest := range d.kernel.Targets() {
@@ -139,22 +139,6 @@ func (d *Daemon) fillSpares() error {
 		}
 	}
 	return nil
-}
-
-// inPlane reports whether some of the connections that r names are held by the
-// kernel plane.
-func inPlane(r *policy.Redirects) bool {
-	for _, p := range r.Ports {
-		if p.Ask || !p.Set.Proxy && len(p.Set.Rules) > 0 {
-			return true
-		}
-	}
-	for _, p := range r.Prefixes {
-		if !p.Set.Proxy && len(p.Set.Rules) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // pace opens the pacer of the daemon's own namespace while the policy has use

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/egressd/egressd/cmd/egressd/internal/admin"
+	"github.com/egressd/egressd/cmd/egressd/internal/rescue"
 	"github.com/egressd/egressd/loader"
 	"github.com/egressd/egressd/metrics"
 	"github.com/egressd/egressd/userspace/proxy"
@@ -95,6 +96,9 @@ func (d *Daemon) tasks(reload <-chan struct{}) ([]task, error) {
 		}},
 		{"reload", func(ctx context.Context) error { return d.reloads(ctx, reload) }},
 	}
+	if d.cfg.Rescue {
+		tasks = append(tasks, task{"rescue", d.rescue})
+	}
 	if d.admin != nil {
 		tasks = append(tasks, task{"admin socket", func(ctx context.Context) error {
 			return admin.Serve(ctx, d.admin, backend{d}, d.log)
@@ -125,6 +129,18 @@ func (d *Daemon) feedWatchdog() {
 		return
 	}
 	d.notify(d.cfg.Notifier.Alive())
+}
+
+// rescue keeps the process that frees clients when this one stands still.
+func (d *Daemon) rescue(ctx context.Context) error {
+	heartbeat, err := d.kernel.HeartbeatFile()
+	if err != nil {
+		return err
+	}
+	rescue.Keep(ctx, d.cfg.Self, heartbeat, d.cfg.Stderr, func(err error) {
+		d.log.Warn("nobody frees clients if the daemon stands still", "err", err)
+	})
+	return heartbeat.Close()
 }
 
 // every calls f at each tick until ctx ends.
