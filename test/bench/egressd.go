@@ -18,26 +18,18 @@ import (
 // this subject are started. They ask the origin's own address: the redirect is
 // all that leads them through egressd.
 func (l *lab) startEgressd(ctx context.Context, binary string) (*subject, error) {
-	root, err := cgroupRoot()
-	if err != nil {
-		return nil, err
-	}
 	s, err := l.settings()
 	if err != nil {
 		return nil, err
 	}
 	s.Cgroup = fmt.Sprintf("/egressd-bench-%d", os.Getpid())
-	dir := filepath.Join(root, s.Cgroup)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("making a cgroup for the clients: %w", err)
-	}
-	// Clients that were ended a moment ago may still be leaving.
-	l.onClose(func() error { return retry(2*time.Second, func() error { return os.Remove(dir) }) })
-	cgroup, err := os.Open(dir)
+	cgroup, err := l.makeCgroup(s.Cgroup)
 	if err != nil {
-		return nil, fmt.Errorf("opening the cgroup of the clients: %w", err)
+		return nil, err
 	}
-	l.onClose(cgroup.Close)
+	if l.outside, err = l.makeCgroup(s.Cgroup + "-outside"); err != nil {
+		return nil, err
+	}
 
 	if s.KeyDir, err = os.MkdirTemp("/dev/shm", "egressd-bench-keys-"); err != nil {
 		return nil, fmt.Errorf("making a folder for keys: %w", err)
@@ -66,6 +58,26 @@ func (l *lab) startEgressd(ctx context.Context, binary string) (*subject, error)
 		return nil, err
 	}
 	return &subject{name: nameEgressd, http: l.origin, tls: l.tls, proc: proc, cgroup: cgroup, metrics: s.Metrics, keys: keys}, nil
+}
+
+// makeCgroup makes a cgroup for clients, until the lab is closed.
+func (l *lab) makeCgroup(name string) (*os.File, error) {
+	root, err := cgroupRoot()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(root, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making a cgroup for the clients: %w", err)
+	}
+	// Clients that were ended a moment ago may still be leaving.
+	l.onClose(func() error { return retry(2*time.Second, func() error { return os.Remove(dir) }) })
+	cgroup, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("opening the cgroup of the clients: %w", err)
+	}
+	l.onClose(cgroup.Close)
+	return cgroup, nil
 }
 
 // observing is the same daemon for a client that logs its keys.
