@@ -36,7 +36,7 @@ func TestTimeConnects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := listenBacklog(portOf(addr))
+	l, err := listenBacklog(loopback(portOf(addr)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,19 @@ func (s *subject) counters(ctx context.Context) (c counters, err error) {
 	return c, err
 }
 
+// countersOf are those of several subjects.
+func countersOf(ctx context.Context, subjects ...*subject) ([]counters, error) {
+	var all []counters
+	for _, s := range subjects {
+		c, err := s.counters(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
 // tick is the unit of CPU time in /proc: 1/100 s on every Linux (USER_HZ).
 const tick = 10 * time.Millisecond
 

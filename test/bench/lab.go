@@ -37,8 +37,10 @@ type lab struct {
 	// paced is the plain origin's second address, and counted one where nobody
 	// listens yet. Budgets of connections hold for both.
 	paced, counted string
-	// outside is a cgroup out of the daemon's scope.
+	// outside is a cgroup out of the scope of any daemon, and plain a daemon
+	// whose policy names no hosts. There are none without egressd.
 	outside *os.File
+	plain   *subject
 
 	undo []func() error // in the order of their making
 }
@@ -104,6 +106,9 @@ func (l *lab) subjects(ctx context.Context, egressd string) ([]*subject, error) 
 	subjects := []*subject{{name: "origin directly", http: l.origin, tls: l.tls}}
 	starts := []func(context.Context) (*subject, error){l.startNginx, l.startHAProxy, l.startGoProxy}
 	if egressd != "" {
+		if err := l.startPlain(ctx, egressd); err != nil {
+			return nil, err
+		}
 		starts = append(starts, func(ctx context.Context) (*subject, error) { return l.startEgressd(ctx, egressd) })
 	}
 	for _, start := range starts {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"time"
 )
@@ -26,64 +27,78 @@ const pacedSlot = time.Second
 type pacedRow struct {
 	scenario, name    string
 	perSecond, direct []float64
-	granted           int // connections that egressd counted
 }
 
 // measurePaced compares requests whose connections the kernel plane counts and
 // grants with those that are none of egressd's affair. The latter go twice: how
-// far those are apart is what the machine does. Both have a cgroup.
+// far those are apart is what the machine does. All have a cgroup.
 func measurePaced(ctx context.Context, l *lab, subjects []*subject, rounds int) ([]pacedRow, error) {
 	i := slices.IndexFunc(subjects, func(s *subject) bool { return s.name == nameEgressd })
 	if i < 0 {
 		return nil, nil
 	}
-	egressd := subjects[i]
+	ways := []struct {
+		name   string
+		cgroup *os.File
+		daemon *subject // that grants the connections; nil if none does
+	}{
+		{"directly", l.outside, nil},
+		{"directly, once more", l.outside, nil},
+		{"granted by the kernel plane", l.plain.cgroup, l.plain},
+		{"granted, policy names hosts", subjects[i].cgroup, subjects[i]},
+	}
 	var rows []pacedRow
 	for _, sc := range pacedScenarios {
-		part := []pacedRow{
-			{scenario: sc.title, name: "directly"},
-			{scenario: sc.title, name: "directly, once more"},
-			{scenario: sc.title, name: "granted by the kernel plane"},
-		}
+		part := make([]pacedRow, len(ways))
 		for round := range rounds {
-			for _, n := range rand.Perm(len(part)) {
-				cgroup := l.outside
-				if n == 2 {
-					cgroup = egressd.cgroup
-				}
-				before, err := egressd.counters(ctx)
+			for _, n := range rand.Perm(len(ways)) {
+				perSecond, err := loadPaced(ctx, l.paced, sc, ways[n].cgroup, ways[n].daemon)
 				if err != nil {
-					return nil, err
+					return nil, fmt.Errorf("%s, %s: %w", sc.title, ways[n].name, err)
 				}
-				got, requests, err := runWrk(ctx, cgroup, sc, l.paced, pacedSlot)
-				if err != nil {
-					return nil, fmt.Errorf("%s, %s: %w", sc.title, part[n].name, err)
-				}
-				after, err := egressd.counters(ctx)
-				if err != nil {
-					return nil, err
-				}
-				granted, want := after.granted-before.granted, 0
-				if n == 2 {
-					want = sc.conns
-					if sc.reconnect {
-						want = requests
-					}
-				}
-				if granted < want || n != 2 && granted > 0 || after.redirected != before.redirected || got.errors > 0 {
-					return nil, fmt.Errorf("%s, %s: egressd granted %d connections, want %d, and redirected %d; %d socket errors",
-						sc.title, part[n].name, granted, want, after.redirected-before.redirected, got.errors)
-				}
-				part[n].granted += granted
-				part[n].perSecond = append(part[n].perSecond, got.perSecond)
+				part[n].perSecond = append(part[n].perSecond, perSecond)
 			}
-			log.Printf("%s, round %d: %.0f, %.0f, granted %.0f requests/s", sc.title, round+1,
-				part[0].perSecond[round], part[1].perSecond[round], part[2].perSecond[round])
+			log.Printf("%s, round %d: %.0f, %.0f, granted %.0f, %.0f requests/s", sc.title, round+1,
+				part[0].perSecond[round], part[1].perSecond[round], part[2].perSecond[round], part[3].perSecond[round])
 		}
 		for n := range part {
-			part[n].direct = part[0].perSecond
+			part[n].scenario, part[n].name, part[n].direct = sc.title, ways[n].name, part[0].perSecond
 		}
 		rows = append(rows, part...)
 	}
 	return rows, nil
+}
+
+// loadPaced runs wrk in the cgroup against addr and returns the requests per
+// second. If there is a daemon, it has to have granted all connections.
+func loadPaced(ctx context.Context, addr string, sc scenario, cgroup *os.File, daemon *subject) (float64, error) {
+	var before counters
+	var err error
+	if daemon != nil {
+		if before, err = daemon.counters(ctx); err != nil {
+			return 0, err
+		}
+	}
+	got, requests, err := runWrk(ctx, cgroup, sc, addr, pacedSlot)
+	if err != nil {
+		return 0, err
+	}
+	if got.errors > 0 {
+		return 0, fmt.Errorf("%d socket errors", got.errors)
+	}
+	if daemon == nil {
+		return got.perSecond, nil
+	}
+	after, err := daemon.counters(ctx)
+	if err != nil {
+		return 0, err
+	}
+	want := sc.conns
+	if sc.reconnect {
+		want = requests
+	}
+	if granted := after.granted - before.granted; granted < want || after.redirected != before.redirected {
+		return 0, fmt.Errorf("egressd granted %d connections, want %d, and redirected %d", granted, want, after.redirected-before.redirected)
+	}
+	return got.perSecond, nil
 }

@@ -75,6 +75,22 @@ backend tls
 	mode tcp
 	server origin {{.TLS}}
 {{end}}
+{{define "connections"}}
+  - name: connections
+    match: {hosts: ["127.0.0.1/32"], ports: [{{.PacedPort}}, {{.CountedPort}}]}
+    unit: connections
+    per: [destination]
+    rate: 1000000/s
+    burst: 1000000
+{{- end}}
+{{define "plain"}}
+scope:
+  cgroups: [{{.Cgroup}}]
+budgets:
+  {{- template "connections" .}}
+metrics: {listen: "{{.Metrics}}"}
+admin: {socket: {{.Dir}}/plain.sock}
+{{end}}
 {{define "egressd"}}
 scope:
   cgroups: [{{.Cgroup}}]
@@ -95,12 +111,7 @@ budgets:
     rate: 1000000/s
     burst: 1000000
     tls: {mode: observe}
-  - name: connections
-    match: {hosts: ["127.0.0.1/32"], ports: [{{.PacedPort}}, {{.CountedPort}}]}
-    unit: connections
-    per: [destination]
-    rate: 1000000/s
-    burst: 1000000
+  {{- template "connections" .}}
 tls: {sources: [keylog], key_dir: {{.KeyDir}}}
 metrics: {listen: "{{.Metrics}}"}
 admin: {socket: {{.Dir}}/egressd.sock}
