@@ -138,6 +138,19 @@ BenchmarkConnect/named-2 	 1000	 9000 ns/op	 5.0 extra/op	 16 B/op	 1 allocs/op
 	}
 }
 
+func TestParts(t *testing.T) {
+	var p parts
+	if !p.has("load") || !p.has("micro") {
+		t.Error("nothing chosen: want all parts")
+	}
+	if err := p.Set("hooks,connect"); err != nil || !p.has("hooks") || !p.has("connect") || p.has("load") || p.String() != "hooks,connect" {
+		t.Errorf("got %v, %v; want hooks and connect", p, err)
+	}
+	if err := p.Set("hooks,hoks"); err == nil {
+		t.Error("a part that is none: got no error")
+	}
+}
+
 func TestMedian(t *testing.T) {
 	for _, tc := range []struct {
 		in   []float64
