@@ -164,6 +164,20 @@ func agentDo(c *agentCall, r *agentReply) (err error) {
 			}
 			r.N++
 		}
+	case "knock": // Value times socket, a connect that is not waited for, close
+		for range c.Value {
+			var fd int
+			if fd, err = unix.Socket(c.Family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+				return err
+			}
+			err = unix.Connect(fd, sockaddr(c.Family, c.Addr))
+			unix.Close(fd)
+			if !errors.Is(err, unix.EINPROGRESS) {
+				return fmt.Errorf("knock at %s: %w", c.Addr, err)
+			}
+			err = nil
+			r.N++
+		}
 	case "datagrams": // Value times sendto of one byte
 		for range c.Value {
 			if err = unix.Sendto(c.FD, []byte{0}, 0, sockaddr(c.Family, c.Addr)); err != nil {

@@ -4,6 +4,7 @@ package loader
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"testing"
@@ -17,86 +18,143 @@ import (
 )
 
 // connectKinds are the ways through the hooks whose cost is measured. Each gets
-// a rig that is attached and names nothing, and the port that is connected to
-// on loopback. test/bench makes a table of them.
+// a rig that is attached and names nothing, and the port that is connected to;
+// the addresses are those of loopback, or the other end of the wire. test/bench
+// makes a table of them.
 var connectKinds = []struct {
 	name string
-	set  func(r *rig, port uint16)
+	gate string // by which all leave; "" where our programs do not run
+	wire bool
+	set  func(r *rig, w *wire, port uint16)
 }{
 	// No program runs at all.
-	{"native", func(r *rig, _ uint16) { r.detach() }},
+	{name: "native", set: func(r *rig, _ *wire, _ uint16) { r.detach() }},
 	// One that does nothing: what the kernel and the measuring itself cost.
-	{"empty", func(r *rig, _ uint16) { r.detach(); r.attachEmpty() }},
-	{"unnamed", func(r *rig, _ uint16) { r.namePorts(1, 2, 3) }},
-	{"prefixes", func(r *rig, port uint16) {
+	{name: "empty", set: func(r *rig, _ *wire, _ uint16) { r.detach(); r.attachEmpty() }},
+	{name: "unnamed", gate: "unnamed", set: func(r *rig, _ *wire, _ uint16) { r.namePorts(1, 2, 3) }},
+	{name: "prefixes", gate: "unnamed", set: func(r *rig, _ *wire, port uint16) {
 		r.apply(namedPrefixes(port, "203.0.113.0/24", "10.0.0.0/8", "2001:db8::/32"))
 	}},
 	// Exits of every kind, so that the exit shows late, and proxies.
-	{"exits", func(r *rig, _ uint16) { r.apply(manyExits()) }},
+	{name: "exits", gate: "unnamed", set: func(r *rig, _ *wire, _ uint16) { r.apply(manyExits()) }},
 	// Not named, but a prefix or a proxy is near, so that all must be searched.
-	{"near", func(r *rig, port uint16) { r.apply(namedPrefixes(port+1, "127.0.0.0/8", "::1/128")) }},
-	// Named, and left alone since the daemon stands still.
-	{"untouched", func(r *rig, port uint16) { r.namePorts(port); r.Beat(0) }},
-	// Named and redirected, with what the proxy does to learn of the flow.
-	{"named", func(r *rig, port uint16) {
-		r.namePorts(port)
-		go closeAll(r.listener, func(local netip.AddrPort) { r.Take(r.netns, local, netip.AddrPort{}) })
+	{name: "near", gate: "unnamed", set: func(r *rig, _ *wire, port uint16) {
+		r.apply(namedPrefixes(port+1, "127.0.0.0/8", "::1/128"))
 	}},
+	// Named, and left alone since the daemon stands still.
+	{name: "untouched", gate: "heartbeat", set: func(r *rig, _ *wire, port uint16) { r.namePorts(port); r.Beat(0) }},
+	// A budget of connections has room.
+	{name: "granted", gate: "granted", set: func(r *rig, _ *wire, port uint16) { r.apply(planePort(port, wide)) }},
+	// It has none, and the SYN gets a time on its way out.
+	{name: "held", gate: "held", wire: true, set: func(r *rig, w *wire, port uint16) {
+		w.pace()
+		r.apply(planePort(port, narrow))
+		r.exhaust(w.far4, w.far6)
+	}},
+	// It has none, and the proxy holds the connection.
+	{name: "over", gate: "redirected", set: func(r *rig, _ *wire, port uint16) {
+		r.apply(planePort(port, narrow))
+		r.exhaust(netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback())
+		r.takeAll()
+	}},
+	// Named and redirected, with what the proxy does to learn of the flow.
+	{name: "named", gate: "redirected", set: func(r *rig, _ *wire, port uint16) { r.namePorts(port); r.takeAll() }},
 }
 
-// BenchmarkConnect measures one socket, connect and close on loopback, and the
-// programs that run for it.
+// BenchmarkConnect measures one socket, connect and close, and the programs that
+// run for it.
 func BenchmarkConnect(b *testing.B) {
-	for _, family := range []struct {
-		name string
-		id   int
-		addr string
-	}{{"v4", unix.AF_INET, "127.0.0.1"}, {"v6", unix.AF_INET6, "::1"}} {
-		for _, kind := range connectKinds {
+	needRoot(b)
+	for _, kind := range connectKinds {
+		// One for both families and all numbers of rounds: to open it takes as
+		// long as thousands of connections.
+		var r *rig
+		var w *wire
+		for _, family := range []struct {
+			name string
+			id   int
+		}{{"v4", unix.AF_INET}, {"v6", unix.AF_INET6}} {
+			outer := b
 			b.Run(family.name+"/"+kind.name, func(b *testing.B) {
-				r := newRig(b, Config{})
-				r.enrol(1 << 20)
-				l, err := net.Listen("tcp", "[::]:0")
-				if err != nil {
-					b.Fatal(err)
+				if r == nil {
+					r, w = newConnectRig(outer, kind.wire, kind.set)
 				}
-				defer l.Close()
-				go closeAll(l, nil)
-				kind.set(r, port(l))
-				stats, err := EnableStats()
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer stats.Close()
-				dest := netip.AddrPortFrom(netip.MustParseAddr(family.addr), port(l))
-				// The agent loops; one call of it is b.N rounds.
-				b.ResetTimer()
-				r.agent.do(agentCall{Op: "churn", Family: family.id, Value: b.N, Addr: dest})
-				b.StopTimer()
-				r.reportPrograms(b)
+				r.measure(b, w.agent, kind.gate, agentCall{Op: "churn", Family: family.id, Addr: w.dest(family.id)})
 			})
 		}
 	}
 }
 
-// reportPrograms reports the cost of each program that ran.
-func (r *rig) reportPrograms(b *testing.B) {
-	programs, err := r.Programs()
+func newConnectRig(b *testing.B, far bool, set func(*rig, *wire, uint16)) (*rig, *wire) {
+	r := newRig(b, Config{})
+	r.enrol(1 << 20)
+	r.spare()
+	w := newLoop(r)
+	if far {
+		w = newWire(r)
+	}
+	go closeAll(w.listener, nil)
+	set(r, w, port(w.listener))
+	return r, w
+}
+
+// takeAll does what the proxy does with connections, and closes them.
+func (r *rig) takeAll() {
+	go closeAll(r.listener, func(local netip.AddrPort) { r.Take(r.netns, local, netip.AddrPort{}) })
+}
+
+// measure lets the agent make b.N rounds of the call, which loops by itself, and
+// reports what the programs cost. All have to leave by the gate, unless it is "".
+func (r *rig) measure(b *testing.B, a *agent, gate string, call agentCall) {
+	stats, err := EnableStats()
 	if err != nil {
 		b.Fatal(err)
 	}
-	for name, p := range r.empty {
+	defer stats.Close()
+	before, passed := r.costs(), uint64(0)
+	if gate != "" {
+		passed = r.gate(gate).Passed
+	}
+	call.Value = b.N
+	b.ResetTimer()
+	a.do(call)
+	b.StopTimer()
+	if gate != "" {
+		if passed = r.gate(gate).Passed - passed; passed != uint64(b.N) {
+			b.Fatalf("%d of %d calls left by the gate %s", passed, b.N, gate)
+		}
+	}
+	for name, p := range r.costs() {
+		if runs := p.Runs - before[name].Runs; runs > 0 {
+			b.ReportMetric(float64((p.Runtime-before[name].Runtime).Nanoseconds())/float64(runs), "ns/"+name)
+		}
+	}
+}
+
+// costs are what the programs have cost so far, by name.
+func (r *rig) costs() map[string]Program {
+	r.t.Helper()
+	programs, err := r.Programs()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	costs := make(map[string]Program)
+	for _, p := range programs {
+		costs[p.Name] = p
+	}
+	others := maps.Clone(r.empty)
+	if others == nil {
+		others = make(map[string]*ebpf.Program)
+	}
+	others["egressd_pace"] = r.PaceProgram()
+	for name, p := range others {
 		stats, err := p.Stats()
 		if err != nil {
-			b.Fatal(err)
+			r.t.Fatal(err)
 		}
-		programs = append(programs, Program{Name: name, Runs: stats.RunCount, Runtime: stats.Runtime})
+		costs[name] = Program{Name: name, Runs: stats.RunCount, Runtime: stats.Runtime}
 	}
-	for _, p := range programs {
-		if p.Runs > 0 {
-			b.ReportMetric(float64(p.Runtime.Nanoseconds())/float64(p.Runs), "ns/"+p.Name)
-		}
-	}
+	return costs
 }
 
 func (r *rig) detach() {
@@ -221,16 +279,8 @@ func BenchmarkDatagram(b *testing.B) {
 			case "named":
 				r.namePorts(s.port)
 			}
-			stats, err := EnableStats()
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer stats.Close()
 			c := r.agent.socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-			b.ResetTimer()
-			c.do(agentCall{Op: "datagrams", FD: c.fd, Family: unix.AF_INET, Value: b.N, Addr: netip.MustParseAddrPort(s.at("127.0.0.1"))})
-			b.StopTimer()
-			r.reportPrograms(b)
+			r.measure(b, r.agent, "", agentCall{Op: "datagrams", FD: c.fd, Family: unix.AF_INET, Addr: netip.MustParseAddrPort(s.at("127.0.0.1"))})
 		})
 	}
 }

@@ -299,6 +299,9 @@ func manyConnections(t testing.TB, n int) (left int) {
 	defer l.Close()
 	go closeAll(l, nil)
 	go closeAll(r.listener, func(local netip.AddrPort) { r.Take(r.netns, local, netip.AddrPort{}) })
+	r.spare()
+	r.apply(planePort(port(l), narrow))
+	r.exhaust(netip.MustParseAddr("127.0.0.1"))
 	late := policy.Redirects{Exits: []policy.Exit{{Name: "addr", Source: netip.MustParseAddr("127.0.0.1")}}}
 	ports := policy.Redirects{Ports: []policy.PortRedirect{{Port: port(l), Local: true}}}
 	kinds := []struct {
@@ -312,6 +315,8 @@ func manyConnections(t testing.TB, n int) (left int) {
 		{late, unix.AF_INET, "127.0.0.1", true},
 		{ports, unix.AF_INET, "127.0.0.1", true},
 		{ports, unix.AF_INET, "127.0.0.1", false}, // named, and left alone
+		{planePort(port(l), wide), unix.AF_INET, "127.0.0.1", true},
+		{planePort(port(l), narrow), unix.AF_INET, "127.0.0.1", true}, // the proxy's
 	}
 	all := func(each int) {
 		for _, k := range kinds {

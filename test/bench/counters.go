@@ -20,6 +20,7 @@ type counters struct {
 	requests   int           // that egressd says it dispatched; 0 for the others
 	answers    int           // that egressd says it saw inside TLS; 0 for the others
 	redirected int           // connections that egressd says it took; 0 for the others
+	granted    int           // connections that egressd says the kernel plane granted; 0 for the others
 }
 
 func (s *subject) counters(ctx context.Context) (c counters, err error) {
@@ -42,8 +43,24 @@ func (s *subject) counters(ctx context.Context) (c counters, err error) {
 	if c.answers, err = sumSeries(text, "egressd_tls_answers_total", ""); err != nil {
 		return c, err
 	}
+	if c.granted, err = sumSeries(text, "egressd_connections_total", `outcome="granted"`); err != nil {
+		return c, err
+	}
 	c.redirected, err = sumSeries(text, "egressd_connections_total", `outcome="redirected"`)
 	return c, err
+}
+
+// countersOf are those of several subjects.
+func countersOf(ctx context.Context, subjects ...*subject) ([]counters, error) {
+	var all []counters
+	for _, s := range subjects {
+		c, err := s.counters(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
 }
 
 // tick is the unit of CPU time in /proc: 1/100 s on every Linux (USER_HZ).

@@ -18,16 +18,72 @@ import (
 // this subject are started. They ask the origin's own address: the redirect is
 // all that leads them through egressd.
 func (l *lab) startEgressd(ctx context.Context, binary string) (*subject, error) {
-	root, err := cgroupRoot()
+	dir, err := os.MkdirTemp("/dev/shm", "egressd-bench-keys-")
+	if err != nil {
+		return nil, fmt.Errorf("making a folder for keys: %w", err)
+	}
+	l.onClose(func() error { return os.RemoveAll(dir) })
+	pipe, err := output(ctx, nil, nil, binary, "observe", "pipe", "client", "--user", "0", "--key-dir", dir)
+	if err != nil {
+		return nil, fmt.Errorf("making a pipe for keys: %w", err)
+	}
+	s, err := l.startDaemon(ctx, binary, "egressd", dir)
 	if err != nil {
 		return nil, err
 	}
+	s.name, s.keys = nameEgressd, strings.TrimSpace(string(pipe))
+	return s, nil
+}
+
+// startPlain runs another daemon on another cgroup, whose policy has budgets of
+// connections to addresses and nothing else: it has no need to read DNS answers.
+func (l *lab) startPlain(ctx context.Context, binary string) (err error) {
+	if l.outside, err = l.makeCgroup(fmt.Sprintf("/egressd-bench-%d-outside", os.Getpid())); err != nil {
+		return err
+	}
+	l.plain, err = l.startDaemon(ctx, binary, "plain", "")
+	return err
+}
+
+// startDaemon runs the daemon with the configuration called name.
+func (l *lab) startDaemon(ctx context.Context, binary, name, keyDir string) (*subject, error) {
 	s, err := l.settings()
 	if err != nil {
 		return nil, err
 	}
-	s.Cgroup = fmt.Sprintf("/egressd-bench-%d", os.Getpid())
-	dir := filepath.Join(root, s.Cgroup)
+	s.KeyDir = keyDir
+	s.Cgroup = fmt.Sprintf("/egressd-bench-%d-%s", os.Getpid(), name)
+	cgroup, err := l.makeCgroup(s.Cgroup)
+	if err != nil {
+		return nil, err
+	}
+	file, err := l.configure(name, s)
+	if err != nil {
+		return nil, err
+	}
+	ready, err := listenNotify(l.path(name + "-notify.sock"))
+	if err != nil {
+		return nil, err
+	}
+	l.onClose(ready.Close)
+	env := append(os.Environ(), "NOTIFY_SOCKET="+l.path(name+"-notify.sock"))
+	proc, err := l.start(name, env, binary, "run", "--config", file, "--pin-dir", "")
+	if err != nil {
+		return nil, err
+	}
+	if err := proc.wait(ctx, name+" to be ready", ready.isReady); err != nil {
+		return nil, err
+	}
+	return &subject{http: l.origin, tls: l.tls, proc: proc, cgroup: cgroup, metrics: s.Metrics}, nil
+}
+
+// makeCgroup makes a cgroup for clients, until the lab is closed.
+func (l *lab) makeCgroup(name string) (*os.File, error) {
+	root, err := cgroupRoot()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(root, name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making a cgroup for the clients: %w", err)
 	}
@@ -38,34 +94,7 @@ func (l *lab) startEgressd(ctx context.Context, binary string) (*subject, error)
 		return nil, fmt.Errorf("opening the cgroup of the clients: %w", err)
 	}
 	l.onClose(cgroup.Close)
-
-	if s.KeyDir, err = os.MkdirTemp("/dev/shm", "egressd-bench-keys-"); err != nil {
-		return nil, fmt.Errorf("making a folder for keys: %w", err)
-	}
-	l.onClose(func() error { return os.RemoveAll(s.KeyDir) })
-	pipe, err := output(ctx, nil, nil, binary, "observe", "pipe", "client", "--user", "0", "--key-dir", s.KeyDir)
-	if err != nil {
-		return nil, fmt.Errorf("making a pipe for keys: %w", err)
-	}
-	keys := strings.TrimSpace(string(pipe))
-	file, err := l.configure("egressd", s)
-	if err != nil {
-		return nil, err
-	}
-	ready, err := listenNotify(l.path("notify.sock"))
-	if err != nil {
-		return nil, err
-	}
-	l.onClose(ready.Close)
-	env := append(os.Environ(), "NOTIFY_SOCKET="+l.path("notify.sock"))
-	proc, err := l.start("egressd", env, binary, "run", "--config", file, "--pin-dir", "")
-	if err != nil {
-		return nil, err
-	}
-	if err := proc.wait(ctx, "egressd to be ready", ready.isReady); err != nil {
-		return nil, err
-	}
-	return &subject{name: nameEgressd, http: l.origin, tls: l.tls, proc: proc, cgroup: cgroup, metrics: s.Metrics, keys: keys}, nil
+	return cgroup, nil
 }
 
 // observing is the same daemon for a client that logs its keys.

@@ -34,6 +34,13 @@ type lab struct {
 	dir    string // of configurations, the certificate and the file to download
 	origin string // host:port of the plain origin
 	tls    string // host:port of the TLS origin
+	// paced is the plain origin's second address, and counted one where nobody
+	// listens yet. Budgets of connections hold for both.
+	paced, counted string
+	// outside is a cgroup out of the scope of any daemon, and plain a daemon
+	// whose policy names no hosts. There are none without egressd.
+	outside *os.File
+	plain   *subject
 
 	undo []func() error // in the order of their making
 }
@@ -85,11 +92,10 @@ func newLab(ctx context.Context, bulkMiB int) (l *lab, err error) {
 	if err := os.Truncate(file, int64(bulkMiB)<<20); err != nil {
 		return nil, fmt.Errorf("making the download: %w", err)
 	}
-	if l.origin, err = freeAddr(); err != nil {
-		return nil, err
-	}
-	if l.tls, err = freeAddr(); err != nil {
-		return nil, err
+	for _, addr := range []*string{&l.origin, &l.tls, &l.paced, &l.counted} {
+		if *addr, err = freeAddr(); err != nil {
+			return nil, err
+		}
 	}
 	return l, l.startOrigin(ctx)
 }
@@ -100,6 +106,9 @@ func (l *lab) subjects(ctx context.Context, egressd string) ([]*subject, error) 
 	subjects := []*subject{{name: "origin directly", http: l.origin, tls: l.tls}}
 	starts := []func(context.Context) (*subject, error){l.startNginx, l.startHAProxy, l.startGoProxy}
 	if egressd != "" {
+		if err := l.startPlain(ctx, egressd); err != nil {
+			return nil, err
+		}
 		starts = append(starts, func(ctx context.Context) (*subject, error) { return l.startEgressd(ctx, egressd) })
 	}
 	for _, start := range starts {

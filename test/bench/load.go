@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
 	"regexp"
 	"strconv"
 	"time"
@@ -68,23 +69,15 @@ func measureLoad(ctx context.Context, sc scenario, subjects []*subject, rounds i
 
 // load runs wrk against the subject for the given time.
 func (s *subject) load(ctx context.Context, sc scenario, slot time.Duration) (load, error) {
-	args := []string{"--latency", "--threads", "1", "--connections", strconv.Itoa(sc.conns), "--duration", fmt.Sprintf("%.0fs", slot.Seconds())}
-	if sc.reconnect {
-		args = append(args, "--header", "Connection: close")
-	}
 	before, err := s.counters(ctx)
 	if err != nil {
 		return load{}, err
 	}
-	out, err := output(ctx, s.cgroup, nil, "wrk", append(args, "http://"+s.http+"/")...)
+	got, requests, err := runWrk(ctx, s.cgroup, sc, s.http, slot)
 	if err != nil {
 		return load{}, err
 	}
 	after, err := s.counters(ctx)
-	if err != nil {
-		return load{}, err
-	}
-	got, requests, err := parseWrk(out)
 	if err != nil {
 		return load{}, err
 	}
@@ -93,6 +86,20 @@ func (s *subject) load(ctx context.Context, sc scenario, slot time.Duration) (lo
 	}
 	got.cpu = (after.cpu - before.cpu) / time.Duration(requests)
 	return got, nil
+}
+
+// runWrk runs wrk in the cgroup against addr. It returns what wrk measured, and
+// the number of requests.
+func runWrk(ctx context.Context, cgroup *os.File, sc scenario, addr string, slot time.Duration) (load, int, error) {
+	args := []string{"--latency", "--threads", "1", "--connections", strconv.Itoa(sc.conns), "--duration", fmt.Sprintf("%.0fs", slot.Seconds())}
+	if sc.reconnect {
+		args = append(args, "--header", "Connection: close")
+	}
+	out, err := output(ctx, cgroup, nil, "wrk", append(args, "http://"+addr+"/")...)
+	if err != nil {
+		return load{}, 0, err
+	}
+	return parseWrk(out)
 }
 
 var (

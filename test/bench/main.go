@@ -20,6 +20,8 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +36,7 @@ type options struct {
 	slot    time.Duration // load per subject and round
 	bulkMiB int           // size of the download of the TLS comparison
 	micro   bool          // run the Go benchmarks, too
+	only    parts         // what is measured; empty measures all
 }
 
 func main() {
@@ -43,8 +46,8 @@ func main() {
 		switch os.Args[1] {
 		case goProxyCommand:
 			err = serveGoProxy(os.Args[2], os.Args[3])
-		case connectCommand:
-			err = connectMain(os.Args[2], os.Args[3])
+		case socketsCommand:
+			err = socketsMain(os.Args[2], os.Args[3])
 		default:
 			err = fmt.Errorf("no part is called %q", os.Args[1])
 		}
@@ -58,9 +61,10 @@ func main() {
 	flag.StringVar(&opts.out, "out", "", "Markdown `file` whose measured part is replaced")
 	flag.StringVar(&opts.profile, "profile", "", "`folder` for profiles of egressd under load")
 	flag.IntVar(&opts.rounds, "rounds", 3, "rounds per scenario")
-	flag.DurationVar(&opts.slot, "slot", 5*time.Second, "load per subject and round, whole seconds")
-	flag.IntVar(&opts.bulkMiB, "bulk", 2048, "`MiB` of the TLS download")
+	flag.DurationVar(&opts.slot, "slot", 2*time.Second, "load per subject and round, whole seconds")
+	flag.IntVar(&opts.bulkMiB, "bulk", 1024, "`MiB` of the TLS download")
 	flag.BoolVar(&opts.micro, "micro", true, "run the Go benchmarks, too")
+	flag.Var(&opts.only, "only", "measure only these `parts`, with commas between: load, paced, connect, bulk, hooks, micro")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
@@ -70,6 +74,27 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// parts are names of parts of the measurement.
+type parts []string
+
+var allParts = parts{"load", "paced", "connect", "bulk", "hooks", "micro"}
+
+func (p *parts) String() string { return strings.Join(*p, ",") }
+
+// Set implements flag.Value.
+func (p *parts) Set(text string) error {
+	*p = strings.Split(text, ",")
+	for _, name := range *p {
+		if !slices.Contains(allParts, name) {
+			return fmt.Errorf("%q is no part of %s", name, &allParts)
+		}
+	}
+	return nil
+}
+
+// has says whether the part is to be measured.
+func (p *parts) has(name string) bool { return len(*p) == 0 || slices.Contains(*p, name) }
 
 // run starts the servers, measures, and writes the report.
 func run(ctx context.Context, opts options) (err error) {
@@ -84,18 +109,29 @@ func run(ctx context.Context, opts options) (err error) {
 		return err
 	}
 	r := report{date: time.Now(), machine: describeMachine(ctx), rounds: opts.rounds, slot: opts.slot}
-	for _, sc := range scenarios {
-		res, err := measureLoad(ctx, sc, subjects, opts.rounds, opts.slot)
-		if err != nil {
+	if opts.only.has("load") {
+		for _, sc := range scenarios {
+			res, err := measureLoad(ctx, sc, subjects, opts.rounds, opts.slot)
+			if err != nil {
+				return err
+			}
+			r.loads = append(r.loads, res)
+		}
+	}
+	if opts.only.has("paced") {
+		if r.paced, err = measurePaced(ctx, l, subjects, opts.rounds*4); err != nil {
 			return err
 		}
-		r.loads = append(r.loads, res)
 	}
-	if r.connect, err = measureConnect(ctx, subjects, opts.rounds); err != nil {
-		return err
+	if opts.only.has("connect") {
+		if r.connect, err = measureConnect(ctx, l, subjects, opts.rounds); err != nil {
+			return err
+		}
 	}
-	if r.bulk, err = measureBulk(ctx, subjects, opts.rounds, opts.bulkMiB); err != nil {
-		return err
+	if opts.only.has("bulk") {
+		if r.bulk, err = measureBulk(ctx, subjects, opts.rounds, opts.bulkMiB); err != nil {
+			return err
+		}
 	}
 	if opts.profile != "" {
 		if err := profile(ctx, subjects, opts.profile, opts.slot); err != nil {
@@ -107,13 +143,14 @@ func run(ctx context.Context, opts options) (err error) {
 		return err
 	}
 	// What was measured until a benchmark failed is reported all the same.
-	var microErr error
-	if opts.micro {
-		var manyErr error
-		r.left, manyErr = measureMany(ctx)
-		r.micro, microErr = measureMicro(ctx)
-		microErr = errors.Join(manyErr, microErr)
+	var hooksErr, microErr error
+	if opts.micro && opts.only.has("hooks") {
+		r.hooks, hooksErr = measureHooks(ctx)
 	}
+	if opts.micro && opts.only.has("micro") {
+		r.micro, microErr = measureMicro(ctx)
+	}
+	microErr = errors.Join(hooksErr, microErr)
 
 	var text bytes.Buffer
 	r.write(&text)

@@ -30,11 +30,11 @@ type micro struct {
 	units     map[string]float64 // the same by its unit
 }
 
-// measureMicro runs the benchmarks of microPackages, three times each. With an
-// error come the results until then.
+// measureMicro runs the benchmarks of microPackages, three times each, but for
+// those of measureHooks. With an error come the results until then.
 func measureMicro(ctx context.Context) ([]micro, error) {
 	log.Printf("Go benchmarks of %s, %s", strings.Join(microPackages, ", "), microModule)
-	flags := []string{"-run", "^$", "-bench", ".", "-skip", manyBenchmark, "-benchmem", "-benchtime", "0.5s", "-count", "3"}
+	flags := []string{"-run", "^$", "-bench", ".", "-skip", manyBenchmark + "|" + hookBenchmarks, "-benchmem", "-benchtime", "0.2s", "-count", "3"}
 	out, err := output(ctx, nil, nil, "go", append(append([]string{"test"}, flags...), microPackages...)...)
 	others, othersErr := output(ctx, nil, nil, "go", append([]string{"-C", microModule, "test"}, flags...)...)
 	all, parseErr := parseMicro(append(out, others...))

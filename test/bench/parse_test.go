@@ -3,7 +3,6 @@
 package main
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -139,6 +138,19 @@ BenchmarkConnect/named-2 	 1000	 9000 ns/op	 5.0 extra/op	 16 B/op	 1 allocs/op
 	}
 }
 
+func TestParts(t *testing.T) {
+	var p parts
+	if !p.has("load") || !p.has("micro") {
+		t.Error("nothing chosen: want all parts")
+	}
+	if err := p.Set("hooks,connect"); err != nil || !p.has("hooks") || !p.has("connect") || p.has("load") || p.String() != "hooks,connect" {
+		t.Errorf("got %v, %v; want hooks and connect", p, err)
+	}
+	if err := p.Set("hooks,hoks"); err == nil {
+		t.Error("a part that is none: got no error")
+	}
+}
+
 func TestMedian(t *testing.T) {
 	for _, tc := range []struct {
 		in   []float64
@@ -200,21 +212,31 @@ func TestReport(t *testing.T) {
 				{{perSecond: 100, p50: 8000, p99: 9000, cpu: 1500, errors: 3}, {perSecond: 100, p50: 8000, p99: 9000, cpu: 1500}},
 			},
 		}},
-		connect: connectResult{
-			names:  []string{"native", "in scope, not named"},
-			rounds: [][]time.Duration{{10000, 20000, 12000}, {12120, 11000, 15000}},
+		paced: []pacedRow{
+			{scenario: "kept", name: "directly", perSecond: []float64{100, 110, 90, 105}, direct: []float64{100, 110, 90, 105}},
+			{scenario: "kept", name: "granted", perSecond: []float64{97, 110, 88.2, 105}, direct: []float64{100, 110, 90, 105}},
+		},
+		connect: []connectRow{
+			{"native", []time.Duration{10000, 20000, 12000}, []time.Duration{10000, 20000, 12000}},
+			{"in scope, not named", []time.Duration{10100, 21000, 12240}, []time.Duration{10000, 20000, 12000}},
 		},
 		bulk: bulkResult{mib: 10, names: []string{"origin directly", nameHAProxy}, runs: [][]bulk{{{gbPerSecond: 2}}, {{gbPerSecond: 1, cpu: 30 * time.Millisecond}}}},
 		micro: []micro{
 			{pkg: "policy/ledger", name: "Acquire/granted", ns: 25, others: []string{"1 a", "2 b"}},
 			{pkg: "policy/ledger", name: "TimeRate/granted", ns: 100, bytes: 8, allocs: 1},
-			{pkg: "loader", name: "Connect/v4/native", ns: 20000},
-			{pkg: "loader", name: "Connect/v4/empty", ns: 20000, units: map[string]float64{"ns/connect4": 45.2}},
-			{pkg: "loader", name: "Connect/v4/unnamed", ns: 20000, units: map[string]float64{"ns/connect4": 149.6, "ns/sock_release": 300}},
-			{pkg: "loader", name: "Connect/v6/unnamed", ns: 20000, units: map[string]float64{"ns/connect6": 151}},
-			{pkg: "loader", name: "Connect/v4/named", ns: 20000, units: map[string]float64{"ns/connect4": 2000}},
 		},
-		left: new(float64),
+		hooks: hooks{
+			costs: []micro{
+				{pkg: "loader", name: "Connect/v4/native", ns: 20000},
+				{pkg: "loader", name: "Connect/v4/empty", ns: 20000, units: map[string]float64{"ns/connect4": 45.2}},
+				{pkg: "loader", name: "Connect/v4/unnamed", ns: 20000, units: map[string]float64{"ns/connect4": 149.6, "ns/sock_release": 300}},
+				{pkg: "loader", name: "Connect/v6/unnamed", ns: 20000, units: map[string]float64{"ns/connect6": 151}},
+				{pkg: "loader", name: "Connect/v4/named", ns: 20000, units: map[string]float64{"ns/connect4": 2000}},
+				{pkg: "loader", name: "SYN/other", ns: 20000, units: map[string]float64{"ns/egressd_pace": 40}},
+				{pkg: "loader", name: "SYN/held", ns: 20000, units: map[string]float64{"ns/egressd_pace": 100, "ns/connect4": 7}},
+			},
+			left: new(float64),
+		},
 	}
 	var got strings.Builder
 	r.write(&got)
@@ -224,24 +246,5 @@ func TestReport(t *testing.T) {
 	}
 	if got.String() != string(want) {
 		t.Errorf("got:\n%s\nwant:\n%s", got.String(), want)
-	}
-}
-
-func TestTimeConnects(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	// Nobody needs to accept: the backlog takes that many.
-	got, err := timeConnects(addr, 20)
-	if err != nil || got <= 0 {
-		t.Errorf("got a median of %s, %v; want more than 0", got, err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := timeConnects(addr, 1); err == nil {
-		t.Errorf("a closed port: got %s, want an error", got)
 	}
 }

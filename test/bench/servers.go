@@ -19,7 +19,7 @@ daemon off; worker_processes 1; pid {{.Dir}}/origin.pid; error_log {{.Dir}}/orig
 events { worker_connections 4096; }
 http {
 	access_log off; keepalive_requests 1000000000; keepalive_timeout 1h;
-	server { listen {{.Origin}}; default_type text/plain; location / { return 200 "hello, world\n"; } }
+	server { listen {{.Origin}}; listen {{.Paced}}; default_type text/plain; location / { return 200 "hello, world\n"; } }
 	server {
 		listen {{.TLS}} ssl; root {{.Dir}}/www; sendfile off; output_buffers 2 128k;
 		ssl_certificate {{.Dir}}/cert.pem; ssl_certificate_key {{.Dir}}/key.pem; ssl_buffer_size 16k;
@@ -75,6 +75,22 @@ backend tls
 	mode tcp
 	server origin {{.TLS}}
 {{end}}
+{{define "connections"}}
+  - name: connections
+    match: {hosts: ["127.0.0.1/32"], ports: [{{.PacedPort}}, {{.CountedPort}}]}
+    unit: connections
+    per: [destination]
+    rate: 1000000/s
+    burst: 1000000
+{{- end}}
+{{define "plain"}}
+scope:
+  cgroups: [{{.Cgroup}}]
+budgets:
+  {{- template "connections" .}}
+metrics: {listen: "{{.Metrics}}"}
+admin: {socket: {{.Dir}}/plain.sock}
+{{end}}
 {{define "egressd"}}
 scope:
   cgroups: [{{.Cgroup}}]
@@ -95,6 +111,7 @@ budgets:
     rate: 1000000/s
     burst: 1000000
     tls: {mode: observe}
+  {{- template "connections" .}}
 tls: {sources: [keylog], key_dir: {{.KeyDir}}}
 metrics: {listen: "{{.Metrics}}"}
 admin: {socket: {{.Dir}}/egressd.sock}
@@ -105,6 +122,8 @@ admin: {socket: {{.Dir}}/egressd.sock}
 type settings struct {
 	Dir, Origin, TLS, BulkHost string
 	OriginPort, TLSPort, Cores int
+	Paced                      string
+	PacedPort, CountedPort     int
 	Listen, ListenTLS, Metrics string
 	Cgroup                     string
 	ObservedHost, KeyDir       string
@@ -115,6 +134,7 @@ func (l *lab) settings() (settings, error) {
 	s := settings{
 		Dir: l.dir, Origin: l.origin, TLS: l.tls, BulkHost: bulkHost,
 		OriginPort: portOf(l.origin), TLSPort: portOf(l.tls), Cores: cores(),
+		Paced: l.paced, PacedPort: portOf(l.paced), CountedPort: portOf(l.counted),
 		ObservedHost: observedHost,
 	}
 	for _, addr := range []*string{&s.Listen, &s.ListenTLS, &s.Metrics} {
