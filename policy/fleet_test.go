@@ -49,6 +49,7 @@ func TestFleetLimit(t *testing.T) {
 type ear struct {
 	shared map[string]*Shared
 	wakes  map[string]ledger.Time
+	sleeps uint64
 }
 
 func (e *ear) Share(l *Lane, s *Shared) func(ledger.Time) {
@@ -56,7 +57,9 @@ func (e *ear) Share(l *Lane, s *Shared) func(ledger.Time) {
 	return func(at ledger.Time) { e.wakes[l.ID()] = at }
 }
 
-func newEar() *ear { return &ear{map[string]*Shared{}, map[string]ledger.Time{}} }
+func (e *ear) Sleeps() uint64 { return e.sleeps }
+
+func newEar() *ear { return &ear{shared: map[string]*Shared{}, wakes: map[string]ledger.Time{}} }
 
 // TestWhatIsShared looks at which lanes are a fleet's.
 func TestWhatIsShared(t *testing.T) {
@@ -141,6 +144,27 @@ func TestSharedTake(t *testing.T) {
 	st := l.Shared().State(now)
 	if st.Hosts != 3 || st.Scheme != fleet.Leases || st.Mode != fleet.Together || st.Stats.Granted != 1 {
 		t.Errorf("state %+v", st)
+	}
+}
+
+// TestSleep has units end while the machine sleeps and the ledger's clock stands
+// still.
+func TestSleep(t *testing.T) {
+	l, heard := sharedLane(t, func(*Budget) {})
+	l.Want(2, t0)
+	heard.answer(t, l, t0, fleet.Answer{Granted: 1, Grant: "1", Interval: 100 * time.Millisecond, Hosts: 1})
+	if _, ready := l.Peek(t0); !ready {
+		t.Fatal("no unit")
+	}
+	heard.sleeps++
+	if _, _, ok := l.Take(t0.Add(time.Millisecond)); ok {
+		t.Error("a unit of before the sleep went")
+	}
+	if calls := heard.answer(t, l, t0.Add(time.Millisecond), fleet.Answer{Granted: 1, Grant: "2", Interval: 100 * time.Millisecond, Hosts: 1}); len(calls) == 0 {
+		t.Error("the store is not asked")
+	}
+	if _, _, ok := l.Take(t0.Add(time.Millisecond)); !ok {
+		t.Error("no unit after the sleep")
 	}
 }
 

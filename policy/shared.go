@@ -16,6 +16,9 @@ type Fleeted interface {
 	// first call is due. wake is called when Shared.Due is to be asked at an
 	// instant, or earlier; it must neither block nor call the lane.
 	Share(l *Lane, s *Shared) (wake func(at ledger.Time))
+	// Sleeps is how often this machine has slept, as far as anybody knows. Instants
+	// of the ledger stand still meanwhile, and what a host holds ends.
+	Sleeps() uint64
 }
 
 // Shared is a lane's part in a fleet: the units that other hosts know of. What
@@ -23,6 +26,7 @@ type Fleeted interface {
 //
 // Safe for concurrent use. Instants may come in any order.
 type Shared struct {
+	with Fleeted
 	wake func(at ledger.Time)
 
 	mu    sync.Mutex // guards all below
@@ -30,6 +34,7 @@ type Shared struct {
 	now   ledger.Time // the latest instant that the lane saw
 	armed ledger.Time // when Due will be asked; 0: not known
 	seen  fleet.State // of what the cell was told
+	slept uint64      // sleeps that the lane knows of
 	debt  uint64      // units that went without having been there
 	rules Fleet       // that lane was made for
 }
@@ -40,9 +45,14 @@ type taken struct {
 	unit fleet.Unit
 }
 
-// at brings an instant in order. Under mu.
+// at brings an instant in order, and has the lane know if the machine slept
+// before it. Under mu.
 func (s *Shared) at(now ledger.Time) ledger.Time {
 	s.now = max(s.now, now)
+	if n := s.with.Sleeps(); n != s.slept {
+		s.slept = n
+		s.lane.Slept(s.now)
+	}
 	return s.now
 }
 
@@ -336,7 +346,7 @@ func (l *Lane) share(with Fleeted, host string, now ledger.Time) {
 		s.mu.Unlock()
 		return
 	}
-	s := &Shared{now: now, rules: rules, lane: fleet.New(fleet.Config{
+	s := &Shared{with: with, slept: with.Sleeps(), now: now, rules: rules, lane: fleet.New(fleet.Config{
 		Lane: l.id, Host: host, Limit: b.FleetLimit(), Loss: f.Loss, Hosts: f.Hosts, Grace: f.Grace, Timeout: f.Timeout,
 	})}
 	s.seen = s.lane.State()

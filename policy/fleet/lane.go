@@ -34,9 +34,9 @@ type Config struct {
 }
 
 // Lane is one host's part in a lane that a fleet shares. It starts nothing, and
-// its caller owns the clock: the times given to it must not go back. All times
-// are of a clock that goes on while the machine sleeps or is reset when it
-// wakes, since what the host holds ends meanwhile.
+// its caller owns the clock: the times given to it must not go back. What the
+// host holds ends while the machine sleeps: a caller whose clock stands still
+// then says so by Slept.
 //
 // It is not safe for concurrent use.
 type Lane struct {
@@ -267,6 +267,13 @@ func (l *Lane) Return(u Unit, now ledger.Time) {
 		}
 	}
 	l.batches = append(l.batches, batch{grant: u.grant, guard: u.guard, loose: 1, looseEnd: u.end, got: now, offered: true})
+}
+
+// Slept says that the machine slept before now, while the clock of the lane stood
+// still: what the host holds is over, and what it knows is old.
+func (l *Lane) Slept(now ledger.Time) {
+	l.void()
+	l.beatAt = now
 }
 
 // Held is how many units of the store the host holds at now.

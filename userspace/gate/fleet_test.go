@@ -74,6 +74,8 @@ func (a *ally) Share(l *policy.Lane, s *policy.Shared) (wake func(at ledger.Time
 	return func(at ledger.Time) { a.union.todo.Push(max(at, a.union.now), func() { a.ask(s, l) }) }
 }
 
+func (a *ally) Sleeps() uint64 { return 0 }
+
 // ask makes the calls that are due.
 func (a *ally) ask(s *policy.Shared, l *policy.Lane) {
 	u := a.union

@@ -45,6 +45,7 @@ type Member struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
+	sleeps   sleeps
 	calls    atomic.Uint64
 	failures atomic.Uint64
 
@@ -52,6 +53,9 @@ type Member struct {
 	closed bool
 	lanes  map[string]*link // by id
 }
+
+// Sleeps implements policy.Fleeted.
+func (m *Member) Sleeps() uint64 { return m.sleeps.count() }
 
 // link is what the member has of a lane.
 type link struct {

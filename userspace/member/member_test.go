@@ -147,6 +147,11 @@ func TestHeard(t *testing.T) {
 	if !went {
 		t.Fatal("refused")
 	}
+	for listening := 0; listening < 2; time.Sleep(time.Millisecond) {
+		store.mu.Lock()
+		listening = len(store.notices)
+		store.mu.Unlock()
+	}
 	l := b.lanes()[0]
 	a.gate.SetCooldown(a.lanes()[0], mono.Now().Add(time.Minute))
 	a.gate.Abort(w, false, mono.Now())
