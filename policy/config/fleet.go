@@ -180,7 +180,11 @@ func describeShared(b *policy.Budget, f *policy.Fleet) string {
 	if s += "), "; b.Concurrency > 0 {
 		s += strconv.Itoa(b.Concurrency) + " at once on each, "
 	}
-	return s + map[fleet.Loss]string{
+	s += map[fleet.Loss]string{
 		fleet.LossShare: "their shares", fleet.LossClosed: "nothing", fleet.LossOpen: "WARNING: on each host all of it",
 	}[b.Fleet.Loss] + " without the store"
+	if b.Fleet.Loss == fleet.LossShare && b.Fleet.Hosts == 0 {
+		s += " once it told how many they are (hosts: N says so before)"
+	}
+	return s
 }

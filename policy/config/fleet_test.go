@@ -65,7 +65,11 @@ func TestFleetDefaults(t *testing.T) {
 	if p := mustParse(t, "budgets: [{rate: 1/s}]"); p.Fleet != nil || p.Budgets[0].Fleet != nil {
 		t.Errorf("got %+v", p.Fleet)
 	}
-	p := mustParse(t, "fleet: {redis: redis-unix:///run/redis.sock}\nbudgets: [{rate: 1/s}]")
+	p := mustParse(t, "fleet: {redis: redis://h}\nbudgets: [{rate: 1/s}]")
+	if told := Describe(p)[0]; !strings.HasSuffix(told, "with 1 host), their shares without the store once it told how many they are (hosts: N says so before)") {
+		t.Errorf("described as %s", told)
+	}
+	p = mustParse(t, "fleet: {redis: redis-unix:///run/redis.sock}\nbudgets: [{rate: 1/s}]")
 	if f := p.Fleet; f == nil || f.Loss != fleet.LossShare || f.Timeout != fleet.DefaultTimeout || f.Grace != fleet.DefaultGrace || f.Hosts != 0 || f.Host != "" {
 		t.Errorf("got %+v", f)
 	}
