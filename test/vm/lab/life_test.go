@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -206,13 +207,22 @@ func TestStopped(t *testing.T) {
 	d.signal(t, unix.SIGCONT)
 	continued := Now()
 	c.after(t, continued, 3, "redirected connections after SIGCONT", redirected)
+	reset := 0
 	for _, a := range c.end() {
-		// Those that were led to the daemon in the second before its
-		// heartbeat was too old wait for SIGCONT, no longer.
+		// Those that were led to the daemon in the second before its heartbeat
+		// was too old are reset soon after it was.
+		if led := a.begin.Sub(stopped); a.err != nil && led > -heartbeat && led <= heartbeat && errors.Is(a.err, unix.ECONNRESET) {
+			reset++
+			if hung := a.end.Sub(max(a.begin, stopped)); hung > 2*heartbeat {
+				t.Errorf("%v after SIGSTOP: got a reset after %v, want it within a second or so", led, hung)
+			}
+			continue
+		}
 		if a.err != nil || a.begin.Sub(stopped) > heartbeat && a.end.Sub(max(a.begin, continued)) > time.Second && a.end > continued {
 			t.Errorf("%v after SIGSTOP: got %v, want an answer", a.begin.Sub(stopped), a)
 		}
 	}
+	t.Logf("%d clients of the last second were reset", reset)
 }
 
 // cooled is a daemon whose only lane its origin has closed for a long time.
