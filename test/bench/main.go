@@ -111,8 +111,10 @@ func run(ctx context.Context, opts options) (err error) {
 	if opts.micro {
 		var manyErr error
 		r.left, manyErr = measureMany(ctx)
+		var fleetErr error
+		r.fleet, fleetErr = measureFleet(ctx)
 		r.micro, microErr = measureMicro(ctx)
-		microErr = errors.Join(manyErr, microErr)
+		microErr = errors.Join(manyErr, fleetErr, microErr)
 	}
 
 	var text bytes.Buffer

@@ -34,7 +34,7 @@ type micro struct {
 // error come the results until then.
 func measureMicro(ctx context.Context) ([]micro, error) {
 	log.Printf("Go benchmarks of %s, %s", strings.Join(microPackages, ", "), microModule)
-	flags := []string{"-run", "^$", "-bench", ".", "-skip", manyBenchmark, "-benchmem", "-benchtime", "0.5s", "-count", "3"}
+	flags := []string{"-run", "^$", "-bench", ".", "-skip", manyBenchmark + "|" + fleetBenchmark + "$", "-benchmem", "-benchtime", "0.5s", "-count", "3"}
 	out, err := output(ctx, nil, nil, "go", append(append([]string{"test"}, flags...), microPackages...)...)
 	others, othersErr := output(ctx, nil, nil, "go", append([]string{"-C", microModule, "test"}, flags...)...)
 	all, parseErr := parseMicro(append(out, others...))

@@ -23,6 +23,7 @@ type report struct {
 	loads   []loadResult
 	connect connectResult
 	bulk    bulkResult
+	fleet   []micro
 	micro   []micro
 	left    *float64 // entries in the maps after manyConnections; nil if not measured
 }
@@ -40,6 +41,7 @@ func (r *report) write(w io.Writer) {
 		r.connect.write(w)
 	}
 	r.bulk.write(w)
+	writeFleet(w, r.fleet)
 	if len(r.micro) > 0 {
 		writeHooks(w, r.micro, r.left)
 		writeMicro(w, r.micro)
