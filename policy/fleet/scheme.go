@@ -125,10 +125,10 @@ func Batch(l Limit, hosts int) uint64 {
 // more than hosts·K units whose slots are before a. When a host asks, and for
 // how many up to K, does not matter to that. What else is sent in [a, b]
 // has its slot there, so the excess is hosts·K at most. For leases the smaller
-// of the two counts. hosts·K needs that hosts agree on their number: until
-// a Term after the heartbeats that tell that it grew, it may be a part more,
-// though never more than R·L. A host that did not hear the number for longer than
-// that asks for one unit first.
+// of the two counts. hosts·K needs that hosts agree on their number: for two
+// heartbeats and a Term after it grew it may be a part more, though never more
+// than R·L. A host that was not told the number for two heartbeats asks for one
+// unit first.
 //
 // For shares, each of hosts sends at most 1 + τ/(hosts·T): the excess is
 // hosts - B, which is below hosts. It needs that there are no more hosts than
