@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"math"
 	"time"
 
 	"github.com/egressd/egressd/policy/ledger"
@@ -77,8 +78,7 @@ func (l *Lane) Wake(now ledger.Time) (at ledger.Time, ok bool) {
 // flight begins a call.
 func (l *Lane) flight(kind Kind, now ledger.Time) Flight {
 	l.stats.Calls[kind]++
-	every := beat(l.Hosts())
-	l.beatAt = now.Add(every - l.jitter(every/8))
+	l.calledAt, l.early = now, l.c.Chance()/8
 	return Flight{
 		Sent: now,
 		Call: Call{Lane: l.c.Lane, Host: l.c.Host, Limit: l.c.Limit, Kind: kind, Epoch: l.copy.epoch},
@@ -145,13 +145,22 @@ func (l *Lane) plan(now ledger.Time) (kind Kind, units uint64, at ledger.Time) {
 			consider(Reward, l.merit.at)
 		}
 		if b := l.idle(); b != nil {
-			consider(Give, max(l.used, b.got).Add(hold))
+			consider(Give, l.giveAt(b))
 		}
 	}
 	if l.inUse(now) {
-		consider(Watch, l.beatAt)
+		consider(Watch, l.beatAt(now))
 	}
 	return kind, units, at
+}
+
+// beatAt is when the next call comes at the latest: see beat.
+func (l *Lane) beatAt(now ledger.Time) ledger.Time {
+	every := beatMost
+	if l.scheme == Unbounded || l.waiting > 0 || l.slowOrClosed(now) || l.breaker.lost || len(l.batches) > 0 {
+		every = beat(l.Hosts())
+	}
+	return l.calledAt.Add(every - time.Duration(l.early*float64(every)))
 }
 
 // inUse reports whether the host counts as one of the lane's.
@@ -163,26 +172,32 @@ func (l *Lane) inUse(now ledger.Time) bool {
 // need is how many units to ask for at now.
 func (l *Lane) need(now ledger.Time) uint64 {
 	waiting := uint64(max(l.waiting, 0))
-	var want uint64
+	var want, reserve uint64
 	most := Batch(l.c.Limit, l.Hosts())
 	switch l.scheme {
 	case Slots:
 		want = min(waiting, most)
+		reserve = want
 	case Leases:
-		// What waits, and what will come until the next call.
-		want = min(waiting+uint64(l.paceAt(now)*hold.Seconds()+0.5), most)
+		if l.hosts > 0 && now > l.told.Add(2*beat(l.Hosts())) {
+			most = 1 // others may have come: the answer tells
+		}
+		pace := l.paceAt(now)
+		// What waits, and what will surely come while the units last.
+		want = min(waiting+uint64(max(0, pace*reach.Seconds()-1)), most)
+		// The next batch is there before what is left of this one is spent.
+		reserve = want / 2
+		if l.took > 0 {
+			reserve = min(reserve, uint64(pace*(2*l.took+lead).Seconds()))
+		}
 	default:
 		return 0
 	}
 	held := l.held()
-	if held >= want {
+	if held >= want || held > reserve {
 		return 0
 	}
-	n := want - held
-	if l.scheme == Leases && held > 0 && 2*n < want {
-		return 0 // not each unit a call
-	}
-	return n
+	return want - held
 }
 
 // idle is the batch that could be given back: the last one, since the store
@@ -198,14 +213,30 @@ func (l *Lane) idle() *batch {
 	return b
 }
 
+// giveAt is when an idle batch goes back: after a while without requests, unless
+// what went before lets expect that the batch will still be spent. Where others
+// take meanwhile, what is offered is of no use to them.
+func (l *Lane) giveAt(b *batch) ledger.Time {
+	at := max(l.used, b.got).Add(hold)
+	if l.scheme != Leases {
+		return at
+	}
+	spend := math.Inf(1)
+	if pace := l.paceAt(l.used); pace > 0 {
+		spend = float64(b.Units) / pace
+	}
+	return max(at, b.Until.Add(-time.Duration(min(spend, Term.Seconds())*float64(time.Second))))
+}
+
 // Answered takes in, at now, the answer to a call.
 func (l *Lane) Answered(f Flight, a Answer, now ledger.Time) {
 	l.advance(now)
 	l.landed(&f)
+	l.timed(now.Sub(f.Sent))
 	br := &l.breaker
 	br.failures, br.retryAt = 0, 0
 	if a.Hosts > 0 {
-		l.hosts = a.Hosts
+		l.hosts, l.told = a.Hosts, max(l.told, f.Sent)
 	}
 	if br.lost && br.backAt == 0 {
 		br.backAt = now.Add(l.jitter(max(returnLeast, spread(l.Hosts()))))
@@ -285,6 +316,7 @@ func (l *Lane) restarted(now ledger.Time) {
 func (l *Lane) Failed(f Flight, now ledger.Time) {
 	l.advance(now)
 	l.landed(&f)
+	l.timed(l.c.Timeout)
 	l.stats.Failures++
 	if f.Kind == Reward && f.Epoch == l.copy.epoch {
 		l.merit.step = max(l.merit.step, 1) * f.step
@@ -304,6 +336,11 @@ func (l *Lane) Failed(f Flight, now ledger.Time) {
 	}
 	every := max(min(probeDelay<<min(max(br.failures-breakerFailures, 0), 8), probeMost), spread(l.Hosts()))
 	br.backAt, br.probeAt = 0, now.Add(every/2+l.jitter(every))
+}
+
+// timed takes in how long a call took: the longest of late.
+func (l *Lane) timed(took time.Duration) {
+	l.took = min(max(took, l.took-(l.took-took)/8, 1), l.c.Timeout)
 }
 
 // landed ends a call.

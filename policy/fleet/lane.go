@@ -42,7 +42,8 @@ type Config struct {
 type Lane struct {
 	c      Config
 	scheme Scheme
-	hosts  int // as the store told last; 0: never
+	hosts  int         // as the store told last; 0: never
+	told   ledger.Time // when the call was made that it answered
 
 	batches []batch
 	own     own
@@ -51,18 +52,21 @@ type Lane struct {
 	close closing
 	merit merit
 
-	waiting int         // requests that could go if there were units
-	pace    float64     // units per second that went, in the mean of the last second
-	pacedAt ledger.Time // when that was so
-	used    ledger.Time // when last a unit was taken or a request waited; 0: never
+	waiting  int         // requests that could go if there were units
+	pace     float64     // units per second that went, in the mean of the last second
+	pacedAt  ledger.Time // when that was so
+	paceFrom ledger.Time // when the first of them went
+	used     ledger.Time // when last a unit was taken or a request waited; 0: never
 
-	busy    bool        // a call is under way, beside that of close
-	grantAt ledger.Time // no units are asked for before
-	dry     int         // answers in a row that granted nothing
-	beatAt  ledger.Time
-	breaker breaker
-	settled ledger.Time // until then the host keeps to its share
-	young   bool
+	busy     bool          // a call is under way, beside that of close
+	grantAt  ledger.Time   // no units are asked for before
+	dry      int           // answers in a row that granted nothing
+	calledAt ledger.Time   // when last a call was made
+	early    float64       // by which part of its interval the next heartbeat is early
+	took     time.Duration // that calls take, the longest of late; 0: nobody knows
+	breaker  breaker
+	settled  ledger.Time // until then the host keeps to its share
+	young    bool
 
 	stats Stats
 }
@@ -273,7 +277,7 @@ func (l *Lane) Return(u Unit, now ledger.Time) {
 // still: what the host holds is over, and what it knows is old.
 func (l *Lane) Slept(now ledger.Time) {
 	l.void()
-	l.beatAt = now
+	l.calledAt = 0
 }
 
 // Held is how many units of the store the host holds at now.
@@ -358,14 +362,26 @@ func (l *Lane) void() {
 
 // went counts a unit that goes at now.
 func (l *Lane) went(now ledger.Time) {
-	l.pace = l.paceAt(now) + 1
+	const forgotten = 0.05 // units
+	if l.pace = l.fresh(now); l.pace < forgotten {
+		l.paceFrom = now
+	}
+	l.pace++
 	l.pacedAt = now
 }
 
-// paceAt is how many units went in the second before now, the older ones
-// counting less.
-func (l *Lane) paceAt(now ledger.Time) float64 {
+// fresh is how many units went before now, those of a second ago counting a third.
+func (l *Lane) fresh(now ledger.Time) float64 {
 	return l.pace * math.Exp(-max(0, now.Sub(l.pacedAt)).Seconds())
+}
+
+// paceAt is how many units went per second before now, the older ones counting
+// less. What began a moment ago counts as if it had gone on for a while, but for
+// the first unit, which says nothing of others.
+func (l *Lane) paceAt(now ledger.Time) float64 {
+	const least = 250 * time.Millisecond
+	missing := math.Exp(-max(now.Sub(l.paceFrom), least).Seconds())
+	return max(0, l.fresh(now)-missing) / (1 - missing)
 }
 
 // stretch is d times f, cut to the range.

@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -164,16 +165,16 @@ func TestLease(t *testing.T) {
 	}
 	x.after(50 * ms)
 	x.answer(f, Answer{Granted: 10, Grant: "1", Term: Term})
-	x.grab(4)
+	x.grab(7)
 	x.quiet() // not for each unit a call
 	x.grab(1)
-	f = x.next(Lease)
-	if f.Units != 5 {
-		t.Fatalf("asks for %d, with five of ten left", f.Units)
+	f = x.next(Lease) // calls take so long that the last two would be gone by then
+	if f.Units != 8 {
+		t.Fatalf("asks for %d, with two of ten left", f.Units)
 	}
 	x.after(10 * ms)
 	x.answer(f, Answer{Granted: 5, After: 30 * ms, Grant: "2", Term: Term})
-	x.grab(5)
+	x.grab(2)
 	x.dry(30 * ms)
 	x.after(30 * ms)
 	x.grab(1)
@@ -209,6 +210,135 @@ func TestReturnedUnits(t *testing.T) {
 	x.dry(0)
 }
 
+// A host that spends evenly asks for what it will spend, before it is without.
+func TestAsksAhead(t *testing.T) {
+	for _, tt := range []struct {
+		gap   time.Duration // between requests
+		took  time.Duration // by a call
+		calls int           // for a hundred requests
+		late  int           // milliseconds that they wait, together
+	}{{20 * ms, ms, 12, 0}, {20 * ms, 40 * ms, 20, 0}, {150 * ms, ms, 101, 0}, {500 * ms, ms, 101, 100}} {
+		x := newTester(t, Config{Limit: Limit{Interval: 10 * ms, Burst: 10}})
+		var flight Flight
+		var landing ledger.Time
+		calls, late, queue := 0, 0, 0
+		for i := range 200 * int(tt.gap/ms) {
+			x.now = t0.Add(time.Duration(i) * ms)
+			measured := i >= 100*int(tt.gap/ms)
+			if x.now == landing {
+				x.answer(flight, Answer{Granted: flight.Units, Grant: strconv.Itoa(i), Term: Term})
+			}
+			if i%int(tt.gap/ms) == 0 {
+				queue++
+			}
+			for ; queue > 0; queue-- {
+				if _, _, ok := x.Take(x.now); !ok {
+					break
+				}
+			}
+			if measured {
+				late += queue
+			}
+			x.want(queue)
+			if f, due := x.Next(x.now); due {
+				flight, landing = f, x.now.Add(tt.took)
+				if measured {
+					calls++
+				}
+			}
+		}
+		if calls > tt.calls || late > tt.late {
+			t.Errorf("a request each %v: %d calls, %d ms late, want %d and %d at most", tt.gap, calls, late, tt.calls, tt.late)
+		}
+		if s := x.Stats(); s.Expired > 0 || s.Given > 0 {
+			t.Errorf("a request each %v: %+v", tt.gap, s)
+		}
+	}
+}
+
+// What will be spent, by what went before, is kept until shortly before its end.
+func TestKept(t *testing.T) {
+	x := newTester(t, Config{Limit: leases})
+	x.want(10)
+	x.answer(x.next(Lease), Answer{Granted: 10, Grant: "1", Term: Term})
+	x.grab(9) // 37 a second, if it goes on so
+	x.want(0)
+	x.after(Term - Guard - 30*ms)
+	x.quiet()
+	x.after(5 * ms)
+	if f := x.next(Give); f.Units != 1 || f.Grant != "1" {
+		t.Fatalf("call %+v", f.Call)
+	}
+}
+
+// A host calls each second while something could go by what it knows.
+func TestBeats(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		limit Limit
+		do    func(*tester)
+		least time.Duration
+	}{
+		{"unused since", slots, func(*tester) {}, beatMost},
+		{"a request waits", slots, func(x *tester) { x.want(1); x.answer(x.next(Book), Answer{Retry: 8 * sec}) }, beatEvery},
+		{"a unit is held", slots, func(x *tester) {
+			x.want(1)
+			x.answer(x.next(Book), Answer{Granted: 1, After: 8 * sec, Grant: "1"})
+		}, beatEvery},
+		{"closed", slots, func(x *tester) { x.Heard(Answer{Epoch: 1, OpenAfter: 8 * sec, Interval: slots.Interval}, x.now) }, beatEvery},
+		{"slowed", slots, func(x *tester) { x.Heard(Answer{Epoch: 1, Interval: 2 * slots.Interval}, x.now) }, beatEvery},
+		{"no rate", Limit{}, func(*tester) {}, beatEvery},
+	} {
+		x := newTester(t, Config{Limit: tt.limit})
+		x.Take(x.now)
+		x.answer(x.next(Watch), Answer{})
+		tt.do(x)
+		from := x.now
+		for {
+			at, ok := x.Wake(x.now)
+			if !ok {
+				t.Fatalf("%s: no heartbeat", tt.name)
+			}
+			x.now = at
+			if f, due := x.Next(x.now); due && f.Kind == Watch {
+				break
+			}
+		}
+		if d := x.now.Sub(from); d > tt.least || d < tt.least*7/8 {
+			t.Errorf("%s: called after %v, want %v at most", tt.name, d, tt.least)
+		}
+	}
+}
+
+// Who has not heard for long how many hosts there are asks before it takes much.
+func TestHostsMayHaveCome(t *testing.T) {
+	x := newTester(t, Config{Limit: leases})
+	x.want(1)
+	x.answer(x.next(Lease), Answer{Granted: 1, Grant: "1", Term: Term})
+	x.grab(1)
+	x.want(0)
+	x.after(beatEvery * 2)
+	x.want(10)
+	if f := x.next(Lease); f.Units != 10 {
+		t.Fatalf("asks for %d", f.Units)
+	} else {
+		x.answer(f, Answer{Granted: 10, Grant: "2", Term: Term})
+	}
+	x.grab(10)
+	x.want(0)
+	x.after(beatEvery*2 + 1)
+	x.want(10)
+	f := x.next(Lease)
+	if f.Units != 1 {
+		t.Fatalf("asks for %d", f.Units)
+	}
+	x.answer(f, Answer{Granted: 1, Grant: "3", Term: Term, Hosts: 5})
+	x.grab(1)
+	if f := x.next(Lease); f.Units != 2 {
+		t.Fatalf("asks for %d", f.Units)
+	}
+}
+
 // What is not wanted goes back once, and is forgotten before it is offered.
 func TestGive(t *testing.T) {
 	x := newTester(t, Config{Limit: leases})
@@ -227,6 +357,8 @@ func TestGive(t *testing.T) {
 	x.Failed(f, x.now)
 	x.holds(0)
 	x.after(sec)
+	x.quiet()
+	x.after(beatMost - sec)
 	if f := x.next(Watch); f.Units != 0 { // and not again
 		t.Fatalf("call %+v", f.Call)
 	}
@@ -279,8 +411,10 @@ func TestLossShare(t *testing.T) {
 	x := newTester(t, Config{Limit: leases, Grace: time.Minute})
 	x.want(100)
 	x.answer(x.next(Lease), Answer{Granted: 1, Grant: "1", Term: Term, Hosts: 4})
+	u := x.grab(1)
 	lost := x.now
 	x.lose()
+	x.Return(u, x.now) // it was not sent
 	if d := x.now.Sub(lost); d > 400*ms {
 		t.Errorf("the loss took %v to see", d)
 	}
@@ -371,8 +505,9 @@ func TestPenalty(t *testing.T) {
 	x := newTester(t, Config{Limit: leases})
 	x.want(100)
 	f := x.next(Lease)
+	x.after(75 * ms)
 	x.answer(f, Answer{Granted: 10, Grant: "1", Term: Term})
-	x.grab(5)
+	x.grab(8)
 	late := x.next(Lease)
 	if !x.Penalize(0, 3*sec, 0.5, x.now) {
 		t.Fatal("the first refusal did not slow the lane")
@@ -501,9 +636,10 @@ func TestYoung(t *testing.T) {
 	x.batches[0].Until = x.now.Add(sec) // as with a longer term
 	x.batches[0].From = x.now.Add(-15 * ms)
 	x.answer(x.next(Watch), Answer{Young: true})
-	x.holds(2)
+	x.grab(2)
+	x.holds(0)
 	x.answer(x.next(Lease), Answer{Granted: 4, After: 50 * ms, Grant: "2", Term: Term, Young: true})
-	x.holds(6) // those of the new one stay
+	x.holds(4) // those of the new one stay
 }
 
 func TestNoRate(t *testing.T) {
@@ -556,7 +692,7 @@ func TestIdleHostIsQuiet(t *testing.T) {
 			}
 		}
 	}
-	if beats < int(Alive/beatEvery) || x.now > t0.Add(Alive+2*sec) {
+	if beats < int(Alive/beatMost) || x.now > t0.Add(Alive+beatMost) {
 		t.Errorf("%d heartbeats until +%v", beats, x.now.Sub(t0))
 	}
 }

@@ -64,7 +64,7 @@ func main() {
 	flag.DurationVar(&opts.slot, "slot", 2*time.Second, "load per subject and round, whole seconds")
 	flag.IntVar(&opts.bulkMiB, "bulk", 1024, "`MiB` of the TLS download")
 	flag.BoolVar(&opts.micro, "micro", true, "run the Go benchmarks, too")
-	flag.Var(&opts.only, "only", "measure only these `parts`, with commas between: load, paced, connect, bulk, hooks, micro")
+	flag.Var(&opts.only, "only", "measure only these `parts`, with commas between: load, paced, connect, bulk, hooks, fleet, micro")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
@@ -78,7 +78,7 @@ func main() {
 // parts are names of parts of the measurement.
 type parts []string
 
-var allParts = parts{"load", "paced", "connect", "bulk", "hooks", "micro"}
+var allParts = parts{"load", "paced", "connect", "bulk", "hooks", "fleet", "micro"}
 
 func (p *parts) String() string { return strings.Join(*p, ",") }
 
@@ -143,14 +143,17 @@ func run(ctx context.Context, opts options) (err error) {
 		return err
 	}
 	// What was measured until a benchmark failed is reported all the same.
-	var hooksErr, microErr error
+	var hooksErr, fleetErr, microErr error
 	if opts.micro && opts.only.has("hooks") {
 		r.hooks, hooksErr = measureHooks(ctx)
+	}
+	if opts.micro && opts.only.has("fleet") {
+		r.fleet, fleetErr = measureFleet(ctx)
 	}
 	if opts.micro && opts.only.has("micro") {
 		r.micro, microErr = measureMicro(ctx)
 	}
-	microErr = errors.Join(hooksErr, microErr)
+	microErr = errors.Join(hooksErr, fleetErr, microErr)
 
 	var text bytes.Buffer
 	r.write(&text)

@@ -34,7 +34,8 @@ type micro struct {
 // those of measureHooks. With an error come the results until then.
 func measureMicro(ctx context.Context) ([]micro, error) {
 	log.Printf("Go benchmarks of %s, %s", strings.Join(microPackages, ", "), microModule)
-	flags := []string{"-run", "^$", "-bench", ".", "-skip", manyBenchmark + "|" + hookBenchmarks, "-benchmem", "-benchtime", "0.2s", "-count", "3"}
+	skip := strings.Join([]string{manyBenchmark, hookBenchmarks, fleetBenchmark + "$"}, "|")
+	flags := []string{"-run", "^$", "-bench", ".", "-skip", skip, "-benchmem", "-benchtime", "0.2s", "-count", "3"}
 	out, err := output(ctx, nil, nil, "go", append(append([]string{"test"}, flags...), microPackages...)...)
 	others, othersErr := output(ctx, nil, nil, "go", append([]string{"-C", microModule, "test"}, flags...)...)
 	all, parseErr := parseMicro(append(out, others...))

@@ -221,6 +221,13 @@ func TestReport(t *testing.T) {
 			{"in scope, not named", []time.Duration{10100, 21000, 12240}, []time.Duration{10000, 20000, 12000}},
 		},
 		bulk: bulkResult{mib: 10, names: []string{"origin directly", nameHAProxy}, runs: [][]bulk{{{gbPerSecond: 2}}, {{gbPerSecond: 1, cpu: 30 * time.Millisecond}}}},
+		fleet: []micro{
+			{name: "Fleet/100_per_s/egressd", units: map[string]float64{unitTrips: 1.2, unitP50: -0.02, unitP99: 4}},
+			{name: "Fleet/100_per_s/redis_rate", units: map[string]float64{unitTrips: 1, unitP50: 1.234, unitP99: 5.678}},
+			{name: "Fleet/5000_per_s/egressd", units: map[string]float64{unitTrips: 0.02, unitP50: 0.5, unitP99: 3}},
+			{name: "Fleet/5000_per_s/redis_rate", units: map[string]float64{unitTrips: 1, unitP50: 0.75, unitP99: 3}},
+			{name: "Fleet/5000_per_s/token-bucket-script", units: map[string]float64{unitTrips: 1.1, unitP50: 0.75, unitP99: 3}},
+		},
 		micro: []micro{
 			{pkg: "policy/ledger", name: "Acquire/granted", ns: 25, others: []string{"1 a", "2 b"}},
 			{pkg: "policy/ledger", name: "TimeRate/granted", ns: 100, bytes: 8, allocs: 1},

@@ -25,6 +25,7 @@ type report struct {
 	connect []connectRow
 	bulk    bulkResult
 	hooks   hooks
+	fleet   []micro
 	micro   []micro
 }
 
@@ -43,6 +44,7 @@ func (r *report) write(w io.Writer) {
 	if len(r.bulk.names) > 0 {
 		r.bulk.write(w)
 	}
+	writeFleet(w, r.fleet)
 	if len(r.micro) > 0 {
 		writeMicro(w, r.micro)
 	}
