@@ -84,6 +84,9 @@ func formatStatus(s admin.Status, now time.Time) string {
 	}
 	row("now", "%d lanes, %d connections, %d requests waiting", s.Lanes, s.Flows, s.Waiting)
 	row("exits", "%s", formatUsing(s.Exits))
+	if f := s.Fleet; f != nil {
+		row("fleet", "%s, as %s: %s", f.Store, f.Host, formatShared(f.Lanes))
+	}
 	if s.Metrics != "" {
 		scheme := "http"
 		if s.MetricsTLS {
@@ -92,6 +95,23 @@ func formatStatus(s admin.Status, now time.Time) string {
 		row("metrics", "%s://%s/metrics", scheme, s.Metrics)
 	}
 	return out.String()
+}
+
+// formatShared is the shared lanes in short.
+func formatShared(lanes map[string]int) string {
+	var parts []string
+	lost := false
+	for _, mode := range slices.Sorted(maps.Keys(lanes)) {
+		parts = append(parts, fmt.Sprintf("%d by %s", lanes[mode], mode))
+		lost = lost || mode != "fleet" && mode != "returning"
+	}
+	switch {
+	case len(parts) == 0:
+		return "no lane is shared yet"
+	case lost:
+		return "STORE LOST, lanes " + strings.Join(parts, ", ")
+	}
+	return "lanes " + strings.Join(parts, ", ")
 }
 
 // formatUsing is the exits in short.

@@ -68,6 +68,11 @@ func TestLaneState(t *testing.T) {
 		{lane(func(l *admin.Lane) { l.Rate, l.Probing = 0.5, true }), "one probe"},
 		{lane(func(l *admin.Lane) { l.Open, l.ClosedFor, l.OpensAt, l.Reason = false, 3, &at, "limited, 3s as asked" }),
 			"closed for 3s, until 03:04:05: limited, 3s as asked"},
+		{lane(func(l *admin.Lane) { l.Fleet = &admin.Fleet{Scheme: "slots", Mode: "fleet", Hosts: 8, Bound: new(1.5)} }), "open, fleet of 8 by slots, bound +1.5"},
+		{lane(func(l *admin.Lane) { l.Fleet = &admin.Fleet{Scheme: "leases", Mode: "share", Hosts: 8, Bound: new(8.0)} }),
+			"open, fleet of 8 by leases, without its store: this host's share, bound +8"},
+		{lane(func(l *admin.Lane) { l.Fleet = &admin.Fleet{Scheme: "leases", Mode: "open"} }), "open, fleet by leases, without its store: as if alone, no bound"},
+		{lane(func(l *admin.Lane) { l.Fleet = &admin.Fleet{Scheme: "leases", Mode: "closed", Bound: new(0.0)} }), "open, fleet by leases, without its store: nothing goes, bound +0"},
 	} {
 		if got := laneState(tt.lane); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
@@ -118,6 +123,7 @@ func TestFormatStatus(t *testing.T) {
 		},
 		Lanes: 1, Flows: 2, Waiting: 3, Metrics: "127.0.0.1:9477",
 		Exits: admin.Using{Seen: 5, Closed: 2, Lockstep: []string{"E-1", "E-2", "E-3", "E-4"}},
+		Fleet: &admin.Member{Store: "redis://h:6379", Host: "crawler-1", Lanes: map[string]int{"share": 2, "fleet": 1}},
 	}, now)
 	want := `daemon    v1, pid 7, up 1m0s
 policy    p.yml, in force since 2030-01-02 03:03:05
@@ -131,6 +137,7 @@ untouched 1 by gate device
           2 by gate netns
 now       1 lanes, 2 connections, 3 requests waiting
 exits     5 seen, 2 with a closed lane; clients in lockstep at E-1, E-2, E-3 and 1 more
+fleet     redis://h:6379, as crawler-1: STORE LOST, lanes 1 by fleet, 2 by share
 metrics   http://127.0.0.1:9477/metrics
 `
 	if got != want {

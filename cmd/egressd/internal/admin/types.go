@@ -54,9 +54,17 @@ type Status struct {
 	Waiting int64     `json:"waiting"` // requests in all gates
 	Flows   int       `json:"flows"`
 	Exits   Using     `json:"exits"`
+	Fleet   *Member   `json:"fleet,omitempty"` // absent where the host is for itself
 	Metrics string    `json:"metrics,omitempty"` // address
 	// MetricsTLS says that the metrics are there by https.
 	MetricsTLS bool `json:"metrics_tls,omitempty"`
+}
+
+// Member is this host's membership in a fleet.
+type Member struct {
+	Store string         `json:"store"` // its address
+	Host  string         `json:"host"`  // this one's name there
+	Lanes map[string]int `json:"lanes"` // shared ones, by where their requests come from: see Fleet.Mode
 }
 
 // Config is the policy in force.

@@ -33,6 +33,7 @@ func (b backend) Status() admin.Status {
 		Lanes:   len(lanes),
 		Flows:   len(d.proxy.Flows()),
 		Exits:   using(d.engine.Meters(), lanes, d.clock.Now()),
+		Fleet:   d.membership(lanes, d.clock.Now()),
 		Kernel: &admin.Kernel{
 			Cgroups:   d.scope.Cgroups,
 			Attached:  d.attached.Load(),

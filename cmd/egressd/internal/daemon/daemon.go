@@ -101,7 +101,9 @@ type Daemon struct {
 	proxy    *proxy.Proxy
 	names    names
 	plane    plane
-	// fleetCalls counts what this host asked the store of its fleet.
+	// host is this one's name in its fleet, and fleetCalls counts what it asked the
+	// store there.
+	host       string
 	fleetCalls fleetCalls
 	tls        tlsSources
 	probes     *probes

@@ -50,6 +50,7 @@ func (d *Daemon) joinFleet(f *policy.Fleet) error {
 	if err != nil {
 		return err
 	}
+	d.host = host
 	d.closeLater(store.Close)
 	m := member.New(member.Config{Store: store, Host: host, Now: d.clock.Now, Follow: d.gate.Follow})
 	d.closeLater(m.Close)
@@ -78,6 +79,21 @@ func sameFleet(a, b *policy.Fleet) bool {
 		return a == b
 	}
 	return a.Redis.Same(b.Redis) && a.Host == b.Host && a.Timeout == b.Timeout
+}
+
+// membership shows this host's part in a fleet; nil if it has none.
+func (d *Daemon) membership(lanes []*policy.Lane, now ledger.Time) *admin.Member {
+	f := d.engine.Policy().Fleet
+	if f == nil {
+		return nil
+	}
+	m := &admin.Member{Store: f.Redis.String(), Host: d.host, Lanes: map[string]int{}}
+	for _, l := range lanes {
+		if s := l.Shared(); s != nil {
+			m.Lanes[s.State(now).Mode.String()]++
+		}
+	}
+	return m
 }
 
 // fleetOf shows a lane's part in the fleet; nil if it has none.
