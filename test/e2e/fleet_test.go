@@ -3,43 +3,118 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
 	"time"
+
+	"github.com/egressd/egressd/policy/fleet"
 )
 
+// fleetShop is a budget of 20/s that hosts share, without what makes cooldowns longer
+// and lanes slower than the origin said.
+const fleetShop = "  - {name: shop, rate: 20/s, cooldown: {spread: 0%}, recovery: {factor: 1}}"
+
+var shopLimit = fleet.Limit{Interval: time.Second / 20, Burst: 1}
+
 // TestFleet has eight hosts share a budget of 20/s: they come, one of them is
-// refused, and half of them go.
+// refused, and half of them go, some well and some not.
 func TestFleet(t *testing.T) {
 	t.Parallel()
-	const rate, hosts = 20, 8
+	const hosts = 8
 	l := newFleetLab(t, hosts)
-	const budgets = "  - {name: shop, rate: 20/s, cooldown: {spread: 0%}, recovery: {factor: 1}}"
-	var workers []*process
+	l.startStore(t)
+	rate := shopLimit.Rate()
+	bound := fleet.Bound(shopLimit, fleet.SchemeOf(shopLimit), hosts, fleet.Term)
 	for _, h := range l.hosts {
-		l.join(t, h, budgets)
-		workers = append(workers, l.work(t, h, 3)...)
+		l.join(t, h, fleetShop)
+		l.work(t, h, 3, "80/")
 	}
-	now := func() time.Duration { return time.Duration(time.Now().UnixNano()) }
-	time.Sleep(2 * time.Second)
+	waitFor(t, 20*time.Second, "all hosts to know of each other", func() bool {
+		f := l.hosts[0].fleetLanes(t)["shop"].Fleet
+		return f != nil && f.Hosts == hosts
+	})
+	mustBound(t, "while they came", l.sightings(t, "/"), shopLimit, bound)
+
+	time.Sleep(time.Second)
 	begin := now()
 	time.Sleep(10 * time.Second)
 	end := now()
-	used := between(l.sightings(t, "/"), begin, end)
-	part := float64(len(used)) / rate / (end - begin).Seconds()
-	t.Logf("%d requests in %v: %.1f %% of the budget", len(used), end-begin, 100*part)
-	if part < 0.9 {
-		t.Errorf("the fleet used %.1f %% of its budget", 100*part)
-	}
+	mustUse(t, "all eight", l.sightings(t, "/"), begin, end, rate, 0.9)
 	for _, h := range l.hosts {
-		f := h.fleetLane(t).Fleet
-		if f.Hosts != hosts || f.Mode != "fleet" || f.Scheme != "leases" || f.Bound == nil {
+		f := h.fleetLanes(t)["shop"].Fleet
+		if f.Hosts != hosts || f.Mode != "fleet" || f.Scheme != "leases" || f.Bound == nil || *f.Bound != bound {
 			t.Errorf("host %d tells %+v", h.n, f)
 		}
 	}
-	t.Logf("%s", l.hosts[0].daemon.ask(t, "lanes"))
-	worst := mustBound(t, l.sightings(t, "/"), 1, rate, 8)
-	t.Logf("at most %.2f beyond 1 + 20/s", worst)
-	if said := wrong(workers); said != "" {
-		t.Errorf("workers: %s", said)
+	t.Logf("%s", l.hosts[0].ask(t, "lanes"))
+
+	if got := l.ask(t, l.hosts[2], limitPath); got != "429" {
+		t.Fatalf("the origin answered %s to a request that it should refuse", got)
 	}
+	time.Sleep((limitDelay + 2) * time.Second)
+	end = now()
+	mustCool(t, l.sightings(t, "/"), limitDelay*time.Second)
+
+	// Half of them go: two are stopped, two die with all that is on them.
+	for i, h := range l.hosts[4:] {
+		h.workers.kill()
+		if i%2 == 0 {
+			h.stop(t)
+		} else {
+			h.kill()
+		}
+	}
+	gone := now()
+	time.Sleep(5 * time.Second)
+	mustUse(t, "four, as the store knows of eight", l.sightings(t, "/"), gone, now(), rate, 0.85)
+	waitFor(t, 20*time.Second, "those who are left to know", func() bool {
+		f := l.hosts[0].fleetLanes(t)["shop"].Fleet
+		return f.Hosts == hosts/2
+	})
+	t.Logf("after %v the store counts %d", now()-gone, hosts/2)
+	begin = now()
+	time.Sleep(4 * time.Second)
+	mustUse(t, "four", l.sightings(t, "/"), begin, now(), rate, 0.9)
+
+	mustBound(t, "in the whole", l.sightings(t, "/"), shopLimit, bound)
+	mustServe(t, outcomes(t, l.hosts...), "", 30*time.Second)
+}
+
+// mustCool looks whether the first refusal among what the origin saw stopped all
+// hosts at once, until delay was over.
+func mustCool(t testing.TB, all []sighting, delay time.Duration) {
+	t.Helper()
+	var at, last, again time.Duration
+	for _, s := range all {
+		switch {
+		case at == 0:
+			if s.status == 429 {
+				at = s.at
+			}
+		case s.at < at+delay/2:
+			last = max(last, s.at-at)
+		case again == 0 || s.at-at < again:
+			again = s.at - at
+		}
+	}
+	n := len(between(all, at+1, at+delay/2))
+	t.Logf("after a refusal %d requests came, the last %v later; the next %v later", n, last, again)
+	// Told to all within a round trip; a busy machine adds to it.
+	if at == 0 || last > 250*time.Millisecond || again < delay-5*time.Millisecond {
+		t.Errorf("refused at %v: the last request came %v later, the next %v later, want %v", at, last, again, delay)
+	}
+}
+
+// paths is YAML of budgets that are told apart by what they are asked for.
+func paths(budgets ...string) (text string) {
+	for _, b := range budgets {
+		var name, more string
+		if _, err := fmt.Sscan(b, &name); err != nil {
+			panic(err)
+		}
+		more = b[len(name):]
+		text += fmt.Sprintf("  - {name: %s, match: {hosts: [%q], path: /%s},%s, cooldown: {spread: 0%%}, recovery: {factor: 1}}\n",
+			name, originAddr, name, more)
+	}
+	return text
 }

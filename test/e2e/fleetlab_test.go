@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/egressd/egressd/policy/fleet"
 )
 
 // fleetLab is an origin and the store of a fleet, in a namespace of their own,
@@ -21,17 +24,24 @@ type fleetLab struct {
 	*lab
 	store *process
 	hosts []*fleetHost
+	url   string // of the store
 	extra string // of the section fleet, each key after a comma
 }
 
 // fleetHost is a host of the lab: a namespace with a daemon and workers.
 type fleetHost struct {
 	*daemon
-	n     int
-	netns string
+	n       int
+	netns   string
+	clock   time.Duration // by which CLOCK_MONOTONIC of the daemon is ahead
+	workers *process
 }
 
-const storePort = 6379
+const (
+	storePort   = 6379
+	storeAddr   = originAddr + ":6379"
+	connections = 81 // the origin's port beside 80
+)
 
 // limitPath is where the origin refuses, and asks for limitDelay seconds of rest.
 const (
@@ -46,6 +56,7 @@ http {
 	keepalive_requests 1000000;
 ` + nginxFolders + `	server {
 		listen %[2]s:80 backlog=1024;
+		listen %[2]s:81 backlog=1024;
 		location / {
 			root %[1]s/www;
 			try_files /index.html =404;
@@ -61,20 +72,17 @@ http {
 // newFleetLab makes a lab with so many hosts, whose daemons do not run yet.
 func newFleetLab(t testing.TB, hosts int) *fleetLab {
 	t.Helper()
-	l := &fleetLab{lab: &lab{origin: newNetns(t), dir: shortDir(t)}}
+	l := &fleetLab{lab: &lab{origin: newNetns(t), dir: shortDir(t)}, url: "redis://" + storeAddr}
 	l.log, l.lab.hosts = filepath.Join(l.dir, "access.log"), filepath.Join(l.dir, "hosts")
 	mustWrite(t, l.lab.hosts, "127.0.0.1 localhost\n"+originAddr+" "+originHost+"\n")
-	for _, dir := range []string{"www", "redis"} {
-		if err := os.Mkdir(filepath.Join(l.dir, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.Mkdir(filepath.Join(l.dir, "www"), 0o755); err != nil {
+		t.Fatal(err)
 	}
 	mustWrite(t, filepath.Join(l.dir, "www", "index.html"), "hello\n")
 	addBridge(t, l.origin, "far", originAddr+"/24")
 	mustWrite(t, filepath.Join(l.dir, "nginx.conf"), fmt.Sprintf(fleetOrigin, l.dir, originAddr, limitPath, limitDelay))
 	l.serve(t, l.origin, netip.MustParseAddrPort(originAddr+":80"),
 		"nginx", "-p", l.dir, "-c", filepath.Join(l.dir, "nginx.conf"), "-e", filepath.Join(l.dir, "error.log"))
-	l.startStore(t)
 	for n := 1; n <= hosts; n++ {
 		h := &fleetHost{n: n, netns: newNetns(t)}
 		plug := fmt.Sprintf("far%d", n)
@@ -87,18 +95,34 @@ func newFleetLab(t testing.TB, hosts int) *fleetLab {
 	return l
 }
 
-// startStore starts the store of the fleet, which begins empty.
-func (l *fleetLab) startStore(t testing.TB) {
+// startStore starts the store of the fleet, which begins empty, with more
+// arguments.
+func (l *fleetLab) startStore(t testing.TB, args ...string) {
 	t.Helper()
-	l.store = l.serve(t, l.origin, netip.AddrPortFrom(netip.MustParseAddr(originAddr), storePort),
-		"redis-server", "--bind", originAddr, "--port", fmt.Sprint(storePort), "--protected-mode", "no",
-		"--save", "", "--appendonly", "no", "--dir", filepath.Join(l.dir, "redis"))
+	l.store = l.serveStore(t, storePort, args...)
 }
 
-// redis runs a command at the store.
-func (l *fleetLab) redis(t testing.TB, args ...string) string {
+// serveStore starts a server at a port. What begins with -- is its argument, and
+// what comes before is the command that it is run by.
+func (l *fleetLab) serveStore(t testing.TB, port int, args ...string) *process {
 	t.Helper()
-	p := l.start(t, l.origin, how{}, append([]string{"redis-cli", "-h", originAddr, "-p", fmt.Sprint(storePort)}, args...)...)
+	dir := filepath.Join(l.dir, fmt.Sprintf("redis%d", groups.Add(1)))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var by []string
+	for len(args) > 0 && !strings.HasPrefix(args[0], "--") {
+		by, args = append(by, args[0]), args[1:]
+	}
+	return l.serve(t, l.origin, netip.AddrPortFrom(netip.MustParseAddr(originAddr), uint16(port)), slices.Concat(by,
+		[]string{"redis-server", "--bind", originAddr, "--port", fmt.Sprint(port), "--protected-mode", "no",
+			"--save", "", "--appendonly", "no", "--dir", dir}, args)...)
+}
+
+// redis runs a command at a server.
+func (l *fleetLab) redis(t testing.TB, port int, args ...string) string {
+	t.Helper()
+	p := l.start(t, l.origin, how{}, append([]string{"redis-cli", "-h", originAddr, "-p", fmt.Sprint(port)}, args...)...)
 	p.mustSucceed(t, 20*time.Second)
 	return p.stdout.String()
 }
@@ -110,35 +134,107 @@ func (l *fleetLab) join(t testing.TB, h *fleetHost, budgets string) {
 	t.Helper()
 	h.daemon = prepareDaemon(t, newGroup(t))
 	h.within = l.within(h.netns)
-	h.daemon.extra = fmt.Sprintf("fleet: {redis: \"redis://%s:%d\"%s}\n", originAddr, storePort, l.extra)
-	h.write(t, budgets)
+	if h.clock != 0 {
+		ahead := fmt.Sprint(int(h.clock.Seconds()))
+		h.within = append(h.within, "unshare", "--time", "--monotonic", ahead, "--boottime", ahead)
+	}
+	l.configure(t, h, budgets)
 	h.start(t)
 }
 
+// configure writes the policy file of a host.
+func (l *fleetLab) configure(t testing.TB, h *fleetHost, budgets string) {
+	t.Helper()
+	h.daemon.extra = fmt.Sprintf("fleet: {redis: %q%s}\n", l.url, l.extra)
+	h.write(t, budgets)
+}
+
 // hungryWorker sends one request after the other, each on a connection of its
-// own, and tells what went wrong.
+// own, in a thread for each URL, and tells what became of them.
 const hungryWorker = `
-import http.client, sys
-host, path = sys.argv[1], sys.argv[2]
-while True:
-    try:
-        c = http.client.HTTPConnection(host, 80, timeout=60)
-        c.request("GET", path)
-        r = c.getresponse()
-        r.read()
-        if r.status not in (200, 429): print("ERR:%d" % r.status, flush=True)
-        c.close()
-    except OSError as e:
-        print("ERR:" + type(e).__name__, flush=True)
+import http.client, os, sys, threading, time
+def work(host, port, path):
+    while True:
+        begin = time.monotonic()
+        try:
+            c = http.client.HTTPConnection(host, port, timeout=60)
+            c.request("GET", path)
+            r = c.getresponse()
+            r.read()
+            what = str(r.status)
+            c.close()
+        except (OSError, http.client.HTTPException) as e:
+            what = type(e).__name__
+        took = time.monotonic() - begin
+        os.write(1, ("%s %s %.6f %.6f\n" % (path, what, time.time(), took)).encode())
+        if what != "200": time.sleep(0.2)
+for arg in sys.argv[2:]:
+    port, path = arg.split("/", 1)
+    threading.Thread(target=work, args=(sys.argv[1], int(port), "/" + path)).start()
 `
 
-// work starts hungry workers on a host, which go on until its group is killed.
-func (l *fleetLab) work(t testing.TB, h *fleetHost, n int) (workers []*process) {
+// work starts hungry workers on a host, n for each PORT/PATH of the origin, which
+// go on until their process or its group is killed.
+func (l *fleetLab) work(t testing.TB, h *fleetHost, n int, where ...string) {
 	t.Helper()
+	command := []string{"python3", "-c", hungryWorker, originAddr}
 	for range n {
-		workers = append(workers, l.start(t, h.netns, how{in: h.scope}, "python3", "-c", hungryWorker, originAddr, "/"))
+		command = append(command, where...)
 	}
-	return workers
+	h.workers = l.start(t, h.netns, how{in: h.scope}, command...)
+}
+
+// outcome is what a worker got.
+type outcome struct {
+	path string
+	what string // status, or what went wrong
+	at   time.Duration
+	took time.Duration
+}
+
+// outcomes are what the workers of some hosts got.
+func outcomes(t testing.TB, hosts ...*fleetHost) (all []outcome) {
+	t.Helper()
+	for _, h := range hosts {
+		for line := range strings.Lines(h.workers.stdout.String()) {
+			var r outcome
+			var at, took float64
+			if !strings.HasSuffix(line, "\n") {
+				break // is being written
+			}
+			if _, err := fmt.Sscan(line, &r.path, &r.what, &at, &took); err != nil {
+				t.Fatalf("a worker says %q: %v", line, err)
+			}
+			r.at, r.took = time.Duration(at*1e9), time.Duration(took*1e9)
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// mustServe fails the test if requests to a path, all paths if it is "", got
+// anything but 200, or waited longer than patience.
+func mustServe(t testing.TB, all []outcome, path string, patience time.Duration) {
+	t.Helper()
+	n, bad, longest := 0, map[string]int{}, time.Duration(0)
+	for _, r := range all {
+		if path != "" && r.path != path {
+			continue
+		}
+		n++
+		longest = max(longest, r.took)
+		if r.what != "200" {
+			bad[r.what]++
+		}
+	}
+	t.Logf("%s: %d answers, none later than %v", path, n, longest)
+	if n == 0 || len(bad) > 0 {
+		t.Errorf("%s: of %d answers these were no success: %v", path, n, bad)
+	}
+	// A busy machine may take its time besides.
+	if longest > patience+2*time.Second {
+		t.Errorf("%s: a request waited %v, want %v at most", path, longest, patience)
+	}
 }
 
 // ask sends one request from a host and returns the status of the answer.
@@ -149,49 +245,101 @@ func (l *fleetLab) ask(t testing.TB, h *fleetHost, path string) string {
 	return p.stdout.String()
 }
 
-// fleetLane is what a host tells of the only lane there is.
+// fleetLane is what a host tells of a lane.
 type fleetLane struct {
-	lane
-	Reason string
-	Fleet  *struct {
+	exitLane
+	Fleet *struct {
 		Scheme, Mode string
 		Hosts, Held  int
 		Bound        *float64
 	}
 }
 
-func (h *fleetHost) fleetLane(t testing.TB) fleetLane {
+// mode is that of a lane that is shared, else "".
+func (l *fleetLane) mode() string {
+	if l.Fleet == nil {
+		return ""
+	}
+	return l.Fleet.Mode
+}
+
+// fleetLanes are the lanes of a host by their budgets.
+func (h *fleetHost) fleetLanes(t testing.TB) map[string]fleetLane {
 	t.Helper()
 	var all []fleetLane
 	h.askJSON(t, &all, "lanes")
-	if len(all) != 1 || all[0].Fleet == nil {
-		t.Fatalf("got lanes %+v, want one that is shared", all)
+	by := map[string]fleetLane{}
+	for _, l := range all {
+		by[l.Budget] = l
 	}
-	return all[0]
+	return by
 }
+
+// waitMode waits until the lanes of some budgets have a mode on all hosts, and
+// returns how long that took.
+func waitMode(t testing.TB, mode string, hosts []*fleetHost, budgets ...string) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	waitFor(t, 30*time.Second, fmt.Sprintf("mode %s of %v", mode, budgets), func() bool {
+		for _, h := range hosts {
+			lanes := h.fleetLanes(t)
+			for _, b := range budgets {
+				if l := lanes[b]; l.mode() != mode {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	return time.Since(begin)
+}
+
+// metrics scrapes the daemon of a host.
+func (l *fleetLab) metrics(t testing.TB, h *fleetHost) map[string]float64 {
+	t.Helper()
+	p := l.start(t, h.netns, how{}, "curl", "-sS", "-f", "http://"+h.status(t).Metrics+"/metrics")
+	p.mustSucceed(t, 20*time.Second)
+	return parseMetrics(t, p.stdout.String())
+}
+
+// now is the time as sightings and outcomes have it.
+func now() time.Duration { return time.Duration(time.Now().UnixNano()) }
 
 // mustBound looks whether what the origin saw keeps burst + rate·τ + bound in
 // every window, allowing for what the way there adds: that its log has whole
 // thousandths of a second, and a request that is held up on a busy machine.
-func mustBound(t testing.TB, all []sighting, burst, rate, bound float64) (worst float64) {
+func mustBound(t testing.TB, what string, all []sighting, l fleet.Limit, bound float64) {
 	t.Helper()
-	const busy = 20 * time.Millisecond
-	slices.SortFunc(all, func(a, b sighting) int { return int(a.at - b.at) })
+	const busy = 100 * time.Millisecond
+	slices.SortStableFunc(all, func(a, b sighting) int { return cmp.Compare(a.at, b.at) })
+	worst, in, burst, rate := 0., time.Duration(0), float64(l.Burst), l.Rate()
 	for i := range all {
 		for j := i; j < len(all); j++ {
 			window := all[j].at - all[i].at
-			over := float64(j-i+1) - burst - rate*window.Seconds()
-			worst = max(worst, over)
-			if over > bound+rate*busy.Seconds() {
-				t.Errorf("%d requests within %v: %.1f beyond %v + %v/s, want %v at most", j-i+1, window, over, burst, rate, bound)
-				return worst
+			if over := float64(j-i+1) - burst - rate*window.Seconds(); over > worst {
+				worst, in = over, window
 			}
 		}
 	}
-	return worst
+	t.Logf("%s: %d requests, %.2f beyond %v + %v/s at most, within %v; bound %.4v", what, len(all), worst, burst, rate, in, bound)
+	if worst > bound+rate*busy.Seconds() {
+		t.Errorf("%s: %.2f beyond %v + %v/s within %v, want %v at most", what, worst, burst, rate, in, bound)
+	}
 }
 
-// within is what was seen from one instant to another.
+// mustUse looks whether the origin saw at least a part of what rate allows from
+// one instant to another.
+func mustUse(t testing.TB, what string, all []sighting, from, to time.Duration, rate, least float64) {
+	t.Helper()
+	n := len(between(all, from, to))
+	part := float64(n) / rate / (to - from).Seconds()
+	t.Logf("%s: %d requests in %v, %.1f %% of %v/s", what, n, (to - from).Round(time.Millisecond), 100*part, rate)
+	if part < least {
+		t.Errorf("%s: %.1f %% of %v/s were used, want %v %%", what, 100*part, rate, 100*least)
+	}
+}
+
+// between is what was seen from one instant to another.
 func between(all []sighting, from, to time.Duration) (some []sighting) {
 	for _, s := range all {
 		if s.at >= from && s.at < to {
@@ -199,13 +347,4 @@ func between(all []sighting, from, to time.Duration) (some []sighting) {
 		}
 	}
 	return some
-}
-
-// wrong is what workers told that went wrong.
-func wrong(workers []*process) string {
-	var all []string
-	for _, w := range workers {
-		all = append(all, strings.Fields(w.stdout.String())...)
-	}
-	return strings.Join(all, " ")
 }
