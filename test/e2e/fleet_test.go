@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -54,6 +55,21 @@ func TestFleet(t *testing.T) {
 	time.Sleep((limitDelay + 2) * time.Second)
 	end = now()
 	mustCool(t, l.sightings(t, "/"), limitDelay*time.Second)
+	var closed []int64 // when, on each host
+	for _, h := range l.hosts {
+		for _, ev := range h.happened(t) {
+			if ev.Kind == "penalty" || ev.Kind == "cooldown" {
+				closed = append(closed, ev.Mono)
+			}
+		}
+	}
+	if len(closed) != hosts {
+		t.Errorf("a refusal closed lanes %d times, want once on each of %d hosts", len(closed), hosts)
+	} else {
+		first := closed[2] // it was refused
+		slices.Sort(closed)
+		t.Logf("the other hosts were closed from %v to %v after it", time.Duration(closed[1]-first), time.Duration(closed[hosts-1]-first))
+	}
 
 	// Half of them go: two are stopped, two die with all that is on them.
 	for i, h := range l.hosts[4:] {

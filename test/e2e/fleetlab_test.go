@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -292,6 +293,19 @@ func waitMode(t testing.TB, mode string, hosts []*fleetHost, budgets ...string) 
 		return true
 	})
 	return time.Since(begin)
+}
+
+// happened are the events that a daemon remembers.
+func (h *fleetHost) happened(t testing.TB) (all []event) {
+	t.Helper()
+	for line := range strings.Lines(h.ask(t, "events", "--json")) {
+		var ev event
+		if err := json.Unmarshal([]byte(line), &ev); err != nil {
+			t.Fatalf("events: %v in %s", err, line)
+		}
+		all = append(all, ev)
+	}
+	return all
 }
 
 // metrics scrapes the daemon of a host.
