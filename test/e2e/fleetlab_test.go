@@ -44,7 +44,7 @@ const (
 	connections = 81 // the origin's port beside 80
 )
 
-// limitPath is where the origin refuses, and asks for limitDelay seconds of rest.
+// limitPath ends paths where the origin refuses, and asks for limitDelay seconds of rest.
 const (
 	limitPath  = "/limit"
 	limitDelay = 3
@@ -62,7 +62,7 @@ http {
 			root %[1]s/www;
 			try_files /index.html =404;
 		}
-		location = %[3]s {
+		location ~ %[3]s$ {
 			add_header Retry-After %[4]d always;
 			return 429;
 		}
