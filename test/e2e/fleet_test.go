@@ -34,12 +34,14 @@ func TestFleet(t *testing.T) {
 		f := l.hosts[0].fleetLanes(t)["shop"].Fleet
 		return f != nil && f.Hosts == hosts
 	})
-	mustBound(t, "while they came", l.sightings(t, "/"), shopLimit, bound)
+	begin, end := l.sightings(t, "/")[0].at, now()
+	l.mustBound(t, "while they came", "shop", "/", begin, end, shopLimit, bound)
+	mustUse(t, "while they came", l.sightings(t, "/"), begin, end, rate, 0.8)
 
 	time.Sleep(time.Second)
-	begin := now()
+	begin = now()
 	time.Sleep(10 * time.Second)
-	end := now()
+	end = now()
 	mustUse(t, "all eight", l.sightings(t, "/"), begin, end, rate, 0.9)
 	for _, h := range l.hosts {
 		f := h.fleetLanes(t)["shop"].Fleet
@@ -53,7 +55,6 @@ func TestFleet(t *testing.T) {
 		t.Fatalf("the origin answered %s to a request that it should refuse", got)
 	}
 	time.Sleep((limitDelay + 2) * time.Second)
-	end = now()
 	mustCool(t, l.sightings(t, "/"), limitDelay*time.Second)
 	var closed []int64 // when, on each host
 	for _, h := range l.hosts {
@@ -92,7 +93,7 @@ func TestFleet(t *testing.T) {
 	time.Sleep(4 * time.Second)
 	mustUse(t, "four", l.sightings(t, "/"), begin, now(), rate, 0.9)
 
-	mustBound(t, "in the whole", l.sightings(t, "/"), shopLimit, bound)
+	l.mustBound(t, "in the whole", "shop", "/", 0, now(), shopLimit, bound)
 	mustServe(t, outcomes(t, l.hosts...), "", 30*time.Second)
 }
 

@@ -41,8 +41,7 @@ type spell struct {
 // spell and in all of them; open only where nothing cut it off.
 func mustBoundAll(t testing.TB, l *fleetLab, spells []spell, end time.Duration) {
 	t.Helper()
-	for path, limit := range map[string]fleet.Limit{"/share": shopLimit, "/closed": shopLimit, "/slots": pacedLimit} {
-		all := l.sightings(t, path)
+	for budget, limit := range map[string]fleet.Limit{"share": shopLimit, "closed": shopLimit, "slots": pacedLimit} {
 		bound := fleet.Bound(limit, fleet.SchemeOf(limit), len(l.hosts), fleet.Term)
 		sum := bound
 		for i, s := range spells {
@@ -54,9 +53,9 @@ func mustBoundAll(t testing.TB, l *fleetLab, spells []spell, end time.Duration) 
 				own += s.more(limit)
 				sum += s.more(limit)
 			}
-			mustBound(t, path+", "+s.what, between(all, s.at, until), limit, own)
+			l.mustBound(t, s.what, budget, "/"+budget, s.at, until, limit, own)
 		}
-		mustBound(t, path+", in the whole", all, limit, sum)
+		l.mustBound(t, "in the whole", budget, "/"+budget, 0, end, limit, sum)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/egressd/egressd/policy/fleet"
 )
 
@@ -36,6 +38,7 @@ type fleetHost struct {
 	netns   string
 	clock   time.Duration // by which CLOCK_MONOTONIC of the daemon is ahead
 	workers *process
+	log     *process // what is let go
 }
 
 const (
@@ -141,6 +144,7 @@ func (l *fleetLab) join(t testing.TB, h *fleetHost, budgets string) {
 	}
 	l.configure(t, h, budgets)
 	h.start(t)
+	h.log = h.follow(t)
 }
 
 // configure writes the policy file of a host.
@@ -319,26 +323,60 @@ func (l *fleetLab) metrics(t testing.TB, h *fleetHost) map[string]float64 {
 // now is the time as sightings and outcomes have it.
 func now() time.Duration { return time.Duration(time.Now().UnixNano()) }
 
-// mustBound looks whether what the origin saw keeps burst + rate·τ + bound in
-// every window, allowing for what the way there adds: that its log has whole
-// thousandths of a second, and a request that is held up on a busy machine.
-func mustBound(t testing.TB, what string, all []sighting, l fleet.Limit, bound float64) {
+// letGo is what the daemons that run now, and those that ended last, let go by a
+// budget.
+func (l *fleetLab) letGo(t testing.TB, budget string) (all []sighting) {
 	t.Helper()
-	const busy = 100 * time.Millisecond
+	var mono unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono); err != nil {
+		t.Fatal(err)
+	}
+	epoch := now() - time.Duration(mono.Nano())
+	for _, h := range l.hosts {
+		if h.log == nil {
+			continue // it has yet to join
+		}
+		for _, ev := range events(t, h.log) {
+			if ev.Kind == "dispatch" && strings.HasPrefix(ev.Lane, budget+"/") {
+				all = append(all, sighting{at: epoch + time.Duration(ev.Mono) - h.clock})
+			}
+		}
+	}
+	return all
+}
+
+// mustBound looks whether a budget kept burst + rate·τ + bound in every window
+// from one instant to another: as hosts let its requests go, and as the origin
+// saw them, which has whole thousandths of a second in its log, and may see what
+// is held up on a busy machine.
+func (l *fleetLab) mustBound(t testing.TB, what, budget, path string, from, to time.Duration, limit fleet.Limit, bound float64) {
+	t.Helper()
+	const busy = 250 * time.Millisecond
+	seen, went := between(l.sightings(t, path), from, to), between(l.letGo(t, budget), from, to)
+	n, in := overSent(went, limit)
+	m, within := overSent(seen, limit)
+	t.Logf("%s: %s: %d let go, %d seen: %.2f and %.2f beyond %d + %.3v/s at most, within %v and %v; bound %.4v",
+		what, budget, len(went), len(seen), n, m, limit.Burst, limit.Rate(), in, within, bound)
+	if n > bound || m > bound+limit.Rate()*busy.Seconds() {
+		t.Errorf("%s: %s: more went than %d + %.3v/s + %.4v", what, budget, limit.Burst, limit.Rate(), bound)
+	}
+	if len(went) == 0 {
+		t.Errorf("%s: %s: nothing was let go", what, budget)
+	}
+}
+
+// overSent is by how much the busiest window exceeds a limit.
+func overSent(all []sighting, l fleet.Limit) (worst float64, in time.Duration) {
 	slices.SortStableFunc(all, func(a, b sighting) int { return cmp.Compare(a.at, b.at) })
-	worst, in, burst, rate := 0., time.Duration(0), float64(l.Burst), l.Rate()
 	for i := range all {
 		for j := i; j < len(all); j++ {
 			window := all[j].at - all[i].at
-			if over := float64(j-i+1) - burst - rate*window.Seconds(); over > worst {
+			if over := float64(j-i+1) - float64(l.Burst) - l.Rate()*window.Seconds(); over > worst {
 				worst, in = over, window
 			}
 		}
 	}
-	t.Logf("%s: %d requests, %.2f beyond %v + %v/s at most, within %v; bound %.4v", what, len(all), worst, burst, rate, in, bound)
-	if worst > bound+rate*busy.Seconds() {
-		t.Errorf("%s: %.2f beyond %v + %v/s within %v, want %v at most", what, worst, burst, rate, in, bound)
-	}
+	return worst, in
 }
 
 // mustUse looks whether the origin saw at least a part of what rate allows from

@@ -48,7 +48,7 @@ func TestFleetInTheWild(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	use("one of two, without a store", "/shop", 10, begin, 0.8)
 	half := fleet.Limit{Interval: time.Second / 10, Burst: 1}
-	mustBound(t, "one of two, without a store: /shop", between(l.sightings(t, "/shop"), begin, now()), half, 1)
+	l.mustBound(t, "one of two, without a store", "shop", "/shop", begin, now(), half, 1)
 	if text := one.ask(t, "lanes"); !strings.Contains(text, "fleet of 2 by leases, without its store: this host's share, bound +2") {
 		t.Errorf("without a store:\n%s", text)
 	}
@@ -99,8 +99,8 @@ func TestFleetInTheWild(t *testing.T) {
 	use("two of two", "/shut", 20, begin, 0.8)
 	use("two of two", "/dials", 5, begin, 0.7)
 	use("two of two, each for itself", "/own", 10, begin, 0.8)
-	for path, limit := range map[string]fleet.Limit{"/shop": shopLimit, "/shut": shopLimit, "/dials": pacedLimit} {
-		mustBound(t, path, between(l.sightings(t, path), begin, now()), limit, fleet.Bound(limit, fleet.SchemeOf(limit), hosts, fleet.Term))
+	for budget, limit := range map[string]fleet.Limit{"shop": shopLimit, "shut": shopLimit, "dials": pacedLimit} {
+		l.mustBound(t, "two of two", budget, "/"+budget, begin, now(), limit, fleet.Bound(limit, fleet.SchemeOf(limit), hosts, fleet.Term))
 	}
 	mustTell(t, l, one)
 
@@ -120,7 +120,7 @@ func TestFleetInTheWild(t *testing.T) {
 		f := one.fleetLanes(t)["shop"].Fleet
 		return one.status(t).Config.OK && f != nil && f.Hosts == 3
 	})
-	mustBound(t, "since the store is there: /dials", between(l.sightings(t, "/dials"), began, now()), pacedLimit,
+	l.mustBound(t, "since the store is there", "dials", "/dials", began, now(), pacedLimit,
 		fleet.Bound(pacedLimit, fleet.Slots, hosts, fleet.Term)+fleet.Outage(pacedLimit, hosts)+
 			fleet.Apart(pacedLimit, 1, hosts)*(now()-began).Seconds())
 
