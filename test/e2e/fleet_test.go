@@ -17,18 +17,19 @@ const fleetShop = "  - {name: shop, rate: 20/s, cooldown: {spread: 0%}, recovery
 
 var shopLimit = fleet.Limit{Interval: time.Second / 20, Burst: 1}
 
-// TestFleet has eight hosts share a budget of 20/s: they come, one of them is
-// refused, and half of them go, some well and some not.
+// TestFleet has eight hosts share an exit and its budget of 20/s: they come, one of
+// them is refused, and half of them go, some well and some not.
 func TestFleet(t *testing.T) {
 	t.Parallel()
 	const hosts = 8
 	l := newFleetLab(t, hosts)
 	l.startStore(t)
+	l.addProxy(t, 8888)
 	rate := shopLimit.Rate()
 	bound := fleet.Bound(shopLimit, fleet.SchemeOf(shopLimit), hosts, fleet.Term)
 	for _, h := range l.hosts {
 		l.join(t, h, fleetShop)
-		l.work(t, h, 3, "80/")
+		l.work(t, h, 3, "8888 http://"+originAddr+"/")
 	}
 	waitFor(t, 20*time.Second, "all hosts to know of each other", func() bool {
 		f := l.hosts[0].fleetLanes(t)["shop"].Fleet
@@ -93,6 +94,9 @@ func TestFleet(t *testing.T) {
 	time.Sleep(4 * time.Second)
 	mustUse(t, "four", l.sightings(t, "/"), begin, now(), rate, 0.9)
 
+	if from := byAddress(l.sightings(t, "/")); len(from) != 1 {
+		t.Errorf("the origin saw %d addresses, want the one of the exit", len(from))
+	}
 	l.mustBound(t, "in the whole", "shop", "/", 0, now(), shopLimit, bound)
 	mustServe(t, outcomes(t, l.hosts...), "", 30*time.Second)
 }

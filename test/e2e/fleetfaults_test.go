@@ -71,7 +71,7 @@ func TestFleetFaults(t *testing.T) {
 	both := func(limit fleet.Limit) float64 { return failover(limit) + outage(limit) }
 	for _, h := range l.hosts {
 		l.join(t, h, troubled)
-		l.work(t, h, 3, "80/share", "80/slots", "80/closed", "80/open")
+		l.work(t, h, 3, "80 /share", "80 /slots", "80 /closed", "80 /open")
 	}
 	waitMode(t, "fleet", l.hosts, all...)
 	time.Sleep(2 * time.Second)
@@ -243,7 +243,7 @@ func TestFleetClocks(t *testing.T) {
 	l.hosts[1].clock = time.Hour
 	for _, h := range l.hosts {
 		l.join(t, h, troubled)
-		l.work(t, h, 3, "80/share", "80/slots", "80/closed", "80/open")
+		l.work(t, h, 3, "80 /share", "80 /slots", "80 /closed", "80 /open")
 	}
 	all := []string{"share", "slots", "closed", "open"}
 	waitMode(t, "fleet", l.hosts, all...)

@@ -28,6 +28,7 @@ type fleetLab struct {
 	store *process
 	hosts []*fleetHost
 	url   string // of the store
+	exit  string // address of the proxy by which all hosts reach the origin; "": directly
 	extra string // of the section fleet, each key after a comma
 }
 
@@ -123,6 +124,16 @@ func (l *fleetLab) serveStore(t testing.TB, port int, args ...string) *process {
 			"--save", "", "--appendonly", "no", "--dir", dir}, args)...)
 }
 
+// addProxy starts a proxy by which all hosts then go, with the name res.
+func (l *fleetLab) addProxy(t testing.TB, port int) {
+	t.Helper()
+	conf := filepath.Join(l.dir, "tinyproxy.conf")
+	mustWrite(t, conf, fmt.Sprintf("Listen %s\nPort %d\nTimeout 60\nMaxClients 200\n", originAddr, port))
+	addr := netip.AddrPortFrom(netip.MustParseAddr(originAddr), uint16(port))
+	l.serve(t, l.origin, addr, "tinyproxy", "-d", "-c", conf)
+	l.exit = addr.String()
+}
+
 // redis runs a command at a server.
 func (l *fleetLab) redis(t testing.TB, port int, args ...string) string {
 	t.Helper()
@@ -151,19 +162,22 @@ func (l *fleetLab) join(t testing.TB, h *fleetHost, budgets string) {
 func (l *fleetLab) configure(t testing.TB, h *fleetHost, budgets string) {
 	t.Helper()
 	h.daemon.extra = fmt.Sprintf("fleet: {redis: %q%s}\n", l.url, l.extra)
+	if l.exit != "" {
+		h.daemon.extra += fmt.Sprintf("exits: [{name: res, proxy: %q}]\n", l.exit)
+	}
 	h.write(t, budgets)
 }
 
 // hungryWorker sends one request after the other, each on a connection of its
-// own, in a thread for each URL, and tells what became of them.
+// own, in a thread for each PORT TARGET, and tells what became of them.
 const hungryWorker = `
 import http.client, os, sys, threading, time
-def work(host, port, path):
+def work(host, port, target):
     while True:
         begin = time.monotonic()
         try:
             c = http.client.HTTPConnection(host, port, timeout=60)
-            c.request("GET", path)
+            c.request("GET", target)
             r = c.getresponse()
             r.read()
             what = str(r.status)
@@ -171,15 +185,15 @@ def work(host, port, path):
         except (OSError, http.client.HTTPException) as e:
             what = type(e).__name__
         took = time.monotonic() - begin
-        os.write(1, ("%s %s %.6f %.6f\n" % (path, what, time.time(), took)).encode())
+        os.write(1, ("%s %s %.6f %.6f\n" % (target, what, time.time(), took)).encode())
         if what != "200": time.sleep(0.2)
 for arg in sys.argv[2:]:
-    port, path = arg.split("/", 1)
-    threading.Thread(target=work, args=(sys.argv[1], int(port), "/" + path)).start()
+    port, target = arg.split()
+    threading.Thread(target=work, args=(sys.argv[1], int(port), target)).start()
 `
 
-// work starts hungry workers on a host, n for each PORT/PATH of the origin, which
-// go on until their process or its group is killed.
+// work starts hungry workers on a host, n for each PORT TARGET at the address of
+// the origin, which go on until their process or its group is killed.
 func (l *fleetLab) work(t testing.TB, h *fleetHost, n int, where ...string) {
 	t.Helper()
 	command := []string{"python3", "-c", hungryWorker, originAddr}
@@ -245,7 +259,7 @@ func mustServe(t testing.TB, all []outcome, path string, patience time.Duration)
 // ask sends one request from a host and returns the status of the answer.
 func (l *fleetLab) ask(t testing.TB, h *fleetHost, path string) string {
 	t.Helper()
-	p := l.start(t, h.netns, how{in: h.scope}, "curl", "-sS", "-o", os.DevNull, "-w", "%{http_code}", "http://"+originAddr+path)
+	p := l.start(t, h.netns, how{in: h.scope}, "curl", "-sS", "-x", l.exit, "-o", os.DevNull, "-w", "%{http_code}", "http://"+originAddr+path)
 	p.mustSucceed(t, 60*time.Second)
 	return p.stdout.String()
 }

@@ -30,7 +30,7 @@ func TestFleetInTheWild(t *testing.T) {
 	l := newFleetLab(t, hosts)
 	one, two := l.hosts[0], l.hosts[1]
 	login := func(password string) { l.url = fmt.Sprintf("redis://:%s@%s", password, storeAddr) }
-	where := []string{"80/shop", "80/own", fmt.Sprintf("%d/dials", connections)}
+	where := []string{"80 /shop", "80 /own", fmt.Sprintf("%d /dials", connections)}
 	use := func(what, path string, rate float64, begin time.Duration, least float64) {
 		t.Helper()
 		mustUse(t, what+": "+path, l.sightings(t, path), begin, now(), rate, least)
@@ -63,7 +63,7 @@ func TestFleetInTheWild(t *testing.T) {
 	login(mistaken)
 	l.join(t, two, wild)
 	logs = append(logs, two.process)
-	l.work(t, two, 2, append(where, "80/shut")...)
+	l.work(t, two, 2, append(where, "80 /shut")...)
 	waitMode(t, "share", l.hosts[1:], "shop")
 	waitMode(t, "closed", l.hosts[1:], "shut")
 	begin = now()
@@ -90,7 +90,7 @@ func TestFleetInTheWild(t *testing.T) {
 	login(right)
 	l.join(t, two, wild)
 	logs = append(logs, two.process)
-	l.work(t, two, 3, append(where, "80/shut")...)
+	l.work(t, two, 3, append(where, "80 /shut")...)
 	waitMode(t, "fleet", l.hosts, "shop", "dials")
 	time.Sleep(time.Second)
 	begin = now()
@@ -131,7 +131,7 @@ func TestFleetInTheWild(t *testing.T) {
 		h.stop(t)
 		l.join(t, h, wild)
 		logs = append(logs, h.process)
-		l.work(t, h, 3, "80/shop")
+		l.work(t, h, 3, "80 /shop")
 	}
 	time.Sleep(time.Second)
 	begin = now()
