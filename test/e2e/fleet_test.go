@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,6 +99,52 @@ func TestFleet(t *testing.T) {
 		t.Errorf("the origin saw %d addresses, want the one of the exit", len(from))
 	}
 	l.mustBound(t, "in the whole", "shop", "/", 0, now(), shopLimit, bound)
+	mustServe(t, outcomes(t, l.hosts...), "", 30*time.Second)
+}
+
+// TestFleetPool has three hosts share a pool of three exits.
+func TestFleetPool(t *testing.T) {
+	t.Parallel()
+	const hosts, exits = 3, 3
+	l := newFleetLab(t, hosts)
+	l.startStore(t)
+	var from, names []string
+	for n := range exits {
+		from = append(from, l.addProxy(t, 8881+n))
+		names = append(names, fmt.Sprintf("exit%d", n+1))
+	}
+	l.pools = fmt.Sprintf("pools: [{name: all, listen: \"127.0.0.77:3128\", exits: [%s]}]\n", strings.Join(names, ", "))
+	for _, h := range l.hosts {
+		l.join(t, h, fleetShop)
+		l.workBy(t, h, "127.0.0.77", 9, "3128 http://"+originAddr+"/")
+	}
+	time.Sleep(2 * time.Second)
+	begin := now()
+	time.Sleep(4 * time.Second)
+	at := now()
+	t.Logf("%s", l.hosts[0].ask(t, "lanes"))
+
+	// One exit is refused, by another host than those that hear of it.
+	if got := l.ask(t, l.hosts[2], limitPath); got != "429" { // by the last one
+		t.Fatalf("the origin answered %s to a request that it should refuse", got)
+	}
+	refused := now()
+	time.Sleep((limitDelay + 1) * time.Second)
+	seen := byAddress(l.sightings(t, "/"))
+	mustCool(t, between(seen[from[exits-1]], at, now()), limitDelay*time.Second)
+	bound := fleet.Bound(shopLimit, fleet.SchemeOf(shopLimit), hosts, fleet.Term)
+	for i, addr := range from {
+		mustUse(t, names[i], seen[addr], begin, at, shopLimit.Rate(), 0.8)
+		if i < exits-1 {
+			mustUse(t, names[i]+", while the last one is closed", seen[addr], refused, refused+limitDelay*time.Second, shopLimit.Rate(), 0.8)
+		}
+		n, in := overSent(seen[addr], shopLimit)
+		t.Logf("%s: %.2f beyond 1 + 20/s at most, within %v; bound %v", names[i], n, in, bound)
+		if n > bound+5 { // as in mustBound
+			t.Errorf("%s: %.2f beyond its budget, want %v at most", names[i], n, bound)
+		}
+	}
+	t.Logf("%s", l.hosts[0].ask(t, "lanes"))
 	mustServe(t, outcomes(t, l.hosts...), "", 30*time.Second)
 }
 

@@ -29,6 +29,8 @@ type fleetLab struct {
 	hosts []*fleetHost
 	url   string // of the store
 	exit  string // address of the proxy by which all hosts reach the origin; "": directly
+	exits []string
+	pools string
 	extra string // of the section fleet, each key after a comma
 }
 
@@ -124,14 +126,20 @@ func (l *fleetLab) serveStore(t testing.TB, port int, args ...string) *process {
 			"--save", "", "--appendonly", "no", "--dir", dir}, args)...)
 }
 
-// addProxy starts a proxy by which all hosts then go, with the name res.
-func (l *fleetLab) addProxy(t testing.TB, port int) {
+// addProxy starts a proxy at a port of the origin's, which the origin sees at
+// another address of its own. All hosts have it as an exit, by the name of exitN,
+// N being the last digit of the port.
+func (l *fleetLab) addProxy(t testing.TB, port int) (from string) {
 	t.Helper()
-	conf := filepath.Join(l.dir, "tinyproxy.conf")
-	mustWrite(t, conf, fmt.Sprintf("Listen %s\nPort %d\nTimeout 60\nMaxClients 200\n", originAddr, port))
+	from = fmt.Sprintf("10.78.0.2%d", port%10)
+	mustRun(t, "ip", "-n", l.origin, "addr", "add", from+"/24", "dev", "far")
+	conf := filepath.Join(l.dir, fmt.Sprintf("tinyproxy%d.conf", port))
+	mustWrite(t, conf, fmt.Sprintf("Listen %s\nPort %d\nBind %s\nTimeout 60\nMaxClients 200\n", originAddr, port, from))
 	addr := netip.AddrPortFrom(netip.MustParseAddr(originAddr), uint16(port))
 	l.serve(t, l.origin, addr, "tinyproxy", "-d", "-c", conf)
 	l.exit = addr.String()
+	l.exits = append(l.exits, fmt.Sprintf("{name: exit%d, proxy: %q}", port%10, addr))
+	return from
 }
 
 // redis runs a command at a server.
@@ -162,9 +170,10 @@ func (l *fleetLab) join(t testing.TB, h *fleetHost, budgets string) {
 func (l *fleetLab) configure(t testing.TB, h *fleetHost, budgets string) {
 	t.Helper()
 	h.daemon.extra = fmt.Sprintf("fleet: {redis: %q%s}\n", l.url, l.extra)
-	if l.exit != "" {
-		h.daemon.extra += fmt.Sprintf("exits: [{name: res, proxy: %q}]\n", l.exit)
+	if len(l.exits) > 0 {
+		h.daemon.extra += fmt.Sprintf("exits: [%s]\n", strings.Join(l.exits, ", "))
 	}
+	h.daemon.extra += l.pools
 	h.write(t, budgets)
 }
 
@@ -196,7 +205,13 @@ for arg in sys.argv[2:]:
 // the origin, which go on until their process or its group is killed.
 func (l *fleetLab) work(t testing.TB, h *fleetHost, n int, where ...string) {
 	t.Helper()
-	command := []string{"python3", "-c", hungryWorker, originAddr}
+	l.workBy(t, h, originAddr, n, where...)
+}
+
+// workBy is work by ports of another address.
+func (l *fleetLab) workBy(t testing.TB, h *fleetHost, addr string, n int, where ...string) {
+	t.Helper()
+	command := []string{"python3", "-c", hungryWorker, addr}
 	for range n {
 		command = append(command, where...)
 	}
