@@ -276,10 +276,12 @@ func TestFleetClocks(t *testing.T) {
 	spells = append(spells, spell{"failover", begin, func(limit fleet.Limit) float64 {
 		return failover(limit) + fleet.Outage(limit, hosts)
 	}})
-	l.store.endAll(t)
+	// Stopped, it comes back as a master that nobody should heed.
+	l.store.signal(t, unix.SIGSTOP)
 	waitFor(t, 20*time.Second, "the replica to take over", func() bool {
 		return strings.Contains(l.redis(t, replica, "ROLE"), "master")
 	})
+	l.store.signal(t, unix.SIGCONT)
 	t.Logf("a replica took over after %v", now()-begin)
 	t.Logf("all hosts are back %v later", waitMode(t, "fleet", l.hosts, all...))
 	begin = now()

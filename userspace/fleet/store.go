@@ -63,6 +63,7 @@ type Store struct {
 	process string
 	calls   atomic.Uint64
 	lost    atomic.Bool
+	server  whereabouts // but in a cluster, which has many
 }
 
 var _ shared.Store = (*Store)(nil)
@@ -95,6 +96,9 @@ func newStore(c Config, clock string) (*Store, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if c.URL.Mode != redisurl.Cluster {
+		s.client.AddHook(&s.server)
 	}
 	return s, nil
 }
