@@ -298,7 +298,9 @@ func TestFleetClocks(t *testing.T) {
 	mustCool(t, between(l.sightings(t, "/share"), begin, now()), limitDelay*time.Second)
 
 	mustBoundAll(t, l, spells, now())
-	replied := outcomes(t, l.hosts...)
+	// The kernel's clock is not that of the second host's daemon, which may take
+	// for old what has just come.
+	replied := outcomes(t, l.hosts[0])
 	for path, longest := range patience {
 		mustServe(t, replied, path, longest)
 	}

@@ -259,6 +259,7 @@ func mustServe(t testing.TB, all []outcome, path string, patience time.Duration)
 		longest = max(longest, r.took)
 		if r.what != "200" {
 			bad[r.what]++
+			t.Logf("%s: %s at %v after %v", r.path, r.what, time.Unix(0, int64(r.at)).UTC(), r.took)
 		}
 	}
 	t.Logf("%s: %d answers, none later than %v", path, n, longest)
