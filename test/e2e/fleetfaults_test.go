@@ -166,6 +166,11 @@ func TestFleetFaults(t *testing.T) {
 		t.Error("no call failed: no packet was lost, and nothing was tested")
 	}
 
+	for _, h := range l.hosts {
+		if n := strings.Count(h.stderr.String(), "fleet store lost"); n < 2 || n > 6 {
+			t.Errorf("host %d told %d times that the store is lost; it was away twice, and some calls failed", h.n, n)
+		}
+	}
 	mustBoundAll(t, l, spells, now())
 	replied = outcomes(t, l.hosts...)
 	for path, longest := range patience {
