@@ -27,11 +27,11 @@ type fleetLab struct {
 	*lab
 	store *process
 	hosts []*fleetHost
-	url   string // of the store
-	exit  string // address of the proxy by which all hosts reach the origin; "": directly
-	exits []string
-	pools string
-	extra string // of the section fleet, each key after a comma
+	url   string   // of the store
+	exit  string   // address of the proxy that was added last, "" if there is none
+	exits []string // of the policy file, in YAML
+	pools string   // the same section of it
+	extra string   // of the section fleet, each key after a comma
 }
 
 // fleetHost is a host of the lab: a namespace with a daemon and workers.
@@ -272,7 +272,7 @@ func mustServe(t testing.TB, all []outcome, path string, patience time.Duration)
 	}
 }
 
-// ask sends one request from a host and returns the status of the answer.
+// ask sends one request from a host, by the last proxy if there is one, and returns the status of the answer.
 func (l *fleetLab) ask(t testing.TB, h *fleetHost, path string) string {
 	t.Helper()
 	p := l.start(t, h.netns, how{in: h.scope}, "curl", "-sS", "-x", l.exit, "-o", os.DevNull, "-w", "%{http_code}", "http://"+originAddr+path)

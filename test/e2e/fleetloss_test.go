@@ -3,64 +3,46 @@
 package e2e
 
 import (
+	"fmt"
 	"math"
-	"path/filepath"
+	"strings"
 	"testing"
-
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 )
 
 // lose loses a part of the packets to and from a TCP port, of IPv4, at a device
-// of a namespace until the returned function is called. It is a program of ours,
-// as not every kernel has netem.
-func lose(t testing.TB, netns, device string, port int32, part float64) (stop func()) {
+// of a namespace until the returned function is called. It does so by a filter of
+// tc that is a program, as not every kernel has netem.
+func lose(t testing.TB, netns, device string, port int, part float64) (stop func()) {
 	t.Helper()
+	// Classic BPF: code, jump if true, jump if false, value.
 	const (
-		protocol    = 14 + 9 // Ethernet's head, and IP's without options
-		source      = 14 + 20
-		destination = source + 2
-		tcp         = 6
-		ok, shot    = 0, 2 // TC_ACT_…
+		byteAt, half, random  = 0x30, 0x28, 0x20
+		equal, greater, leave = 0x15, 0x25, 0x06
+		randomly              = 0xfffff000 + 56 // SKF_AD_OFF + SKF_AD_RANDOM
+		keep, shot            = 0, 2            // TC_ACT_…
 	)
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "lose", Type: ebpf.SchedCLS, License: "GPL",
-		Instructions: asm.Instructions{
-			asm.Mov.Reg(asm.R6, asm.R1), // where loads from packets look for it
-			asm.LoadAbs(12, asm.Half),   // EtherType
-			asm.JNE.Imm(asm.R0, 0x0800, "keep"),
-			asm.LoadAbs(protocol, asm.Byte),
-			asm.JNE.Imm(asm.R0, tcp, "keep"),
-			asm.LoadAbs(source, asm.Half),
-			asm.JEq.Imm(asm.R0, port, "draw"),
-			asm.LoadAbs(destination, asm.Half),
-			asm.JNE.Imm(asm.R0, port, "keep"),
-			asm.FnGetPrandomU32.Call().WithSymbol("draw"),
-			asm.JGT.Imm32(asm.R0, int32(uint32(part*math.MaxUint32)), "keep"),
-			asm.Mov.Imm(asm.R0, shot),
-			asm.Return(),
-			asm.Mov.Imm(asm.R0, ok).WithSymbol("keep"),
-			asm.Return(),
-		},
-	})
-	if err != nil {
-		t.Fatalf("load a program that loses packets: %v", err)
+	const ethernet, ip = 14, 20
+	var code []string
+	for _, i := range [][4]uint64{
+		{half, 0, 0, 12}, // EtherType
+		{equal, 0, 9, 0x0800},
+		{byteAt, 0, 0, ethernet + 9}, // protocol
+		{equal, 0, 7, 6},
+		{half, 0, 0, ethernet + ip}, // from
+		{equal, 2, 0, uint64(port)},
+		{half, 0, 0, ethernet + ip + 2}, // to
+		{equal, 0, 3, uint64(port)},
+		{random, 0, 0, randomly},
+		{greater, 1, 0, uint64(part * math.MaxUint32)},
+		{leave, 0, 0, shot},
+		{leave, 0, 0, keep},
+	} {
+		code = append(code, fmt.Sprintf("%d %d %d %d", i[0], i[1], i[2], i[3]))
 	}
-	defer prog.Close()
-	pin := filepath.Join(here.pins, netns)
-	if err := prog.Pin(pin); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := prog.Unpin(); err != nil {
-			t.Error(err)
-		}
-	}()
-	// The program is in the host's bpffs, which ip netns exec would hide.
-	tc := []string{"--net=/run/netns/" + netns, "--", "tc"}
-	mustRun(t, "nsenter", append(tc, "qdisc", "add", "dev", device, "clsact")...)
+	program := fmt.Sprintf("%d,%s", len(code), strings.Join(code, ","))
+	mustRun(t, "tc", "-n", netns, "qdisc", "add", "dev", device, "clsact")
 	for _, way := range []string{"ingress", "egress"} {
-		mustRun(t, "nsenter", append(tc, "filter", "add", "dev", device, way, "bpf", "direct-action", "object-pinned", pin)...)
+		mustRun(t, "tc", "-n", netns, "filter", "add", "dev", device, way, "bpf", "bytecode", program, "direct-action")
 	}
-	return func() { mustRun(t, "nsenter", append(tc, "qdisc", "del", "dev", device, "clsact")...) }
+	return func() { mustRun(t, "tc", "-n", netns, "qdisc", "del", "dev", device, "clsact") }
 }
