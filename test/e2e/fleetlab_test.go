@@ -29,8 +29,8 @@ type fleetLab struct {
 	hosts []*fleetHost
 	url   string   // of the store
 	exit  string   // address of the proxy that was added last, "" if there is none
-	exits []string // of the policy file, in YAML
-	pools string   // the same section of it
+	exits []string // entries of that section
+	pools string   // section of the policy file
 	extra string   // of the section fleet, each key after a comma
 }
 
