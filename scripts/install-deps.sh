@@ -15,7 +15,7 @@ PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
 # module that python3 can import: the first one in PATH, or Debian's own.
 declare -A needs=(
 	[demo]="python3=python3"
-	[test]="gcc=gcc python3=python3 curl=curl wget=wget node=nodejs npm=npm nginx=nginx ip=iproute2 microsocks=microsocks danted=dante-server squid=squid tinyproxy=tinyproxy haproxy=haproxy python:requests=python3-requests python:socks=python3-socks python:httpx=python3-httpx python:socksio=python3-socksio python:aiohttp=python3-aiohttp python:scrapy=python3-scrapy python:h2=python3-h2 openssl=openssl chromium=chromium certutil=libnss3-tools promtool=prometheus tmux=tmux gnutls-cli=gnutls-bin nghttp=nghttp2-client nghttpd=nghttp2-server redis-server=redis-server update-ca-certificates=ca-certificates"
+	[test]="gcc=gcc python3=python3 curl=curl wget=wget node=nodejs npm=npm nginx=nginx ip=iproute2 microsocks=microsocks danted=dante-server squid=squid tinyproxy=tinyproxy haproxy=haproxy python:requests=python3-requests python:socks=python3-socks python:httpx=python3-httpx python:socksio=python3-socksio python:aiohttp=python3-aiohttp python:scrapy=python3-scrapy python:h2=python3-h2 openssl=openssl chromium=chromium certutil=libnss3-tools promtool=prometheus tmux=tmux gnutls-cli=gnutls-bin nghttp=nghttp2-client nghttpd=nghttp2-server redis-server=redis-server faketime=faketime update-ca-certificates=ca-certificates"
 	[bench]="gcc=gcc nginx=nginx haproxy=haproxy wrk=wrk curl=curl redis-server=redis-server"
 	[generate]="clang-19=clang-19 llvm-strip-19=llvm-19"
 	[profile]="perf=linux-perf"

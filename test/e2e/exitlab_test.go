@@ -208,6 +208,7 @@ func (p *process) endAll(t testing.TB) {
 		}
 		return true
 	})
+	<-p.ended // which looks gone before its sockets are
 }
 
 // prepareDaemon makes a daemon that will run with the clients, whose policy

@@ -59,22 +59,34 @@ func parseNotice(text string) (Notice, error) {
 
 // Subscribe calls f with all notices, those of this host too, one after the
 // other, until ctx ends, and returns the reason. It goes on by itself when the
-// connection breaks. f must not block: notices that it keeps waiting are lost
-// after a while.
+// connection breaks, or another server takes over. f must not block: notices that
+// it keeps waiting are lost after a while.
 func (s *Store) Subscribe(ctx context.Context, f func(Notice)) error {
+	for {
+		if moved, err := s.subscribe(ctx, f); !moved {
+			return err
+		}
+	}
+}
+
+// subscribe is Subscribe until calls go to another server.
+func (s *Store) subscribe(ctx context.Context, f func(Notice)) (moved bool, err error) {
+	elsewhere := s.server.next()
 	subscription := s.client.Subscribe(ctx, channel)
 	defer func() { _ = subscription.Close() }() // what could it tell that matters now
 	messages := subscription.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(pulse), redis.WithChannelSendTimeout(pulse))
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
+		case <-elsewhere:
+			return true, nil
 		case message, ok := <-messages:
 			if !ok {
 				if err := ctx.Err(); err != nil {
-					return err
+					return false, err
 				}
-				return &callError{class: ErrDown, detail: "the store was closed"}
+				return false, &callError{class: ErrDown, detail: "the store was closed"}
 			}
 			switch m := message.(type) {
 			case *redis.Subscription:

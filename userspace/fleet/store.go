@@ -39,8 +39,8 @@ type Config struct {
 	// Observe, if not nil, is told of each call, before Do returns: a circuit
 	// breaker or a metric. It must be safe for concurrent use, and quick.
 	Observe func(Outcome)
-	// Logger gets a line when the store is lost and when it is back, at Warn
-	// and Info; nil for none.
+	// Logger gets a line when the store is lost, for more than a call or two, and
+	// when it is back, at Warn and Info; nil for none.
 	Logger *slog.Logger
 }
 
@@ -62,7 +62,8 @@ type Store struct {
 	// repeated is known.
 	process string
 	calls   atomic.Uint64
-	lost    atomic.Bool
+	outage  outage
+	server  whereabouts // but in a cluster, which has many
 }
 
 var _ shared.Store = (*Store)(nil)
@@ -95,6 +96,9 @@ func newStore(c Config, clock string) (*Store, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if c.URL.Mode != redisurl.Cluster {
+		s.client.AddHook(&s.server)
 	}
 	return s, nil
 }
@@ -223,11 +227,13 @@ func (s *Store) report(out *Outcome) {
 	if errors.Is(out.Err, context.Canceled) {
 		return // by the caller, which says nothing of the store
 	}
-	if failed := out.Err != nil; s.lost.Swap(failed) != failed && s.c.Logger != nil {
-		if failed {
-			s.c.Logger.Warn("fleet store lost", "store", s.c.URL, "error", out.Err)
-		} else {
+	switch {
+	case s.c.Logger == nil:
+	case out.Err == nil:
+		if s.outage.worked() {
 			s.c.Logger.Info("fleet store is back", "store", s.c.URL)
 		}
+	case s.outage.failed(out.Err, time.Now()):
+		s.c.Logger.Warn("fleet store lost", "store", s.c.URL, "error", out.Err)
 	}
 }

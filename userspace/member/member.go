@@ -52,10 +52,14 @@ type Member struct {
 	mu     sync.Mutex // guards what follows
 	closed bool
 	lanes  map[string]*link // by id
+	room   int              // with so many links, those of lanes that ended are looked for
 }
 
 // Sleeps implements policy.Fleeted.
 func (m *Member) Sleeps() uint64 { return m.sleeps.count() }
+
+// leastRoom is how many links are kept without looking.
+const leastRoom = 64
 
 // link is what the member has of a lane.
 type link struct {
@@ -69,7 +73,7 @@ var _ policy.Fleeted = (*Member)(nil)
 
 // New makes a member, which listens to what others publish from now on.
 func New(c Config) *Member {
-	m := &Member{c: c, lanes: map[string]*link{}}
+	m := &Member{c: c, lanes: map[string]*link{}, room: leastRoom}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.work.Go(func() { _ = c.Store.Subscribe(m.ctx, m.heard) }) // it ends by ctx alone
 	return m
@@ -95,8 +99,24 @@ func (m *Member) Share(l *policy.Lane, s *policy.Shared) (wake func(at ledger.Ti
 	k.timer = time.AfterFunc(never, k.run)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if len(m.lanes) >= m.room {
+		m.sweep()
+	}
 	m.lanes[l.ID()] = k
 	return k.wake
+}
+
+// sweep forgets lanes that ended, or are no longer shared: those that had no
+// call due then did not find out by themselves. Under mu, and never while
+// another lane begins: Share comes for one after the other.
+func (m *Member) sweep() {
+	for id, k := range m.lanes {
+		if k.lane.Shared() != k.shared {
+			k.timer.Stop()
+			delete(m.lanes, id)
+		}
+	}
+	m.room = max(leastRoom, 2*len(m.lanes))
 }
 
 func (k *link) wake(at ledger.Time) { k.timer.Reset(max(0, at.Sub(k.member.c.Now()))) }
