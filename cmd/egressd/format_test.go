@@ -69,7 +69,9 @@ func TestLaneState(t *testing.T) {
 		{lane(func(l *admin.Lane) { l.Open, l.ClosedFor, l.OpensAt, l.Reason = false, 3, &at, "limited, 3s as asked" }),
 			"closed for 3s, until 03:04:05: limited, 3s as asked"},
 		{lane(func(l *admin.Lane) { l.Fleet = &admin.Fleet{Scheme: "slots", Mode: "fleet", Hosts: 8, Bound: new(1.5)} }), "open, fleet of 8 by slots, bound +1.5"},
-		{lane(func(l *admin.Lane) { l.Fleet = &admin.Fleet{Scheme: "leases", Mode: "share", Hosts: 8, Bound: new(8.0)} }),
+		{lane(func(l *admin.Lane) {
+			l.Fleet = &admin.Fleet{Scheme: "leases", Mode: "share", Hosts: 8, Bound: new(8.0)}
+		}),
 			"open, fleet of 8 by leases, without its store: this host's share, bound +8"},
 		{lane(func(l *admin.Lane) { l.Fleet = &admin.Fleet{Scheme: "leases", Mode: "open"} }), "open, fleet by leases, without its store: as if alone, no bound"},
 		{lane(func(l *admin.Lane) { l.Fleet = &admin.Fleet{Scheme: "leases", Mode: "closed", Bound: new(0.0)} }), "open, fleet by leases, without its store: nothing goes, bound +0"},

@@ -54,7 +54,7 @@ type Status struct {
 	Waiting int64     `json:"waiting"` // requests in all gates
 	Flows   int       `json:"flows"`
 	Exits   Using     `json:"exits"`
-	Fleet   *Member   `json:"fleet,omitempty"` // absent where the host is for itself
+	Fleet   *Member   `json:"fleet,omitempty"`   // absent where the host is for itself
 	Metrics string    `json:"metrics,omitempty"` // address
 	// MetricsTLS says that the metrics are there by https.
 	MetricsTLS bool `json:"metrics_tls,omitempty"`
