@@ -468,3 +468,37 @@ func TestFleetChance(t *testing.T) {
 		}
 	}
 }
+
+// TestFleetIsFair has hosts want more than there is: who wants little gets that,
+// and the others the rest in equal parts (max-min).
+func TestFleetIsFair(t *testing.T) {
+	b := budget("shop", perBoth, time.Second/120)
+	b.Queue.MaxWait = time.Second
+	u := newUnion(t, 4, b)
+	const while = 30 * time.Second
+	counts := make([]int, len(u.hosts))
+	for i, every := range []time.Duration{time.Second / 1000, time.Second / 500, time.Second / 30, time.Second / 6} {
+		a := u.hosts[i]
+		var come func()
+		come = func() {
+			r := &request{name: "r", lanes: a.lanes("shop.example", "/", "direct"), world: a.world}
+			r.Notify = func() {
+				if r.Outcome().State == Granted {
+					counts[i]++
+					u.after(ms, func() { a.ok(r) })
+				}
+			}
+			if a.Enter(&r.Waiter, r.lanes, u.now).State == Granted {
+				r.Notify()
+			}
+			u.after(every, come)
+		}
+		u.after(every, come)
+	}
+	u.until(while)
+	for i, want := range []float64{42, 42, 30, 6} { // of 120
+		if got := float64(counts[i]) / while.Seconds(); got < 0.9*want || got > 1.1*want {
+			t.Errorf("host %d got %.1f/s, want %v: %v", i, got, want, counts)
+		}
+	}
+}

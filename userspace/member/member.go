@@ -24,7 +24,7 @@ type Store interface {
 	Subscribe(ctx context.Context, f func(fleet.Notice)) error
 }
 
-// Config is what a Member is made of. All but Shared lanes come through Share.
+// Config is what a Member is made of. All of it is needed.
 type Config struct {
 	Store Store
 	// Host is this one's name in the fleet: what others publish is news, what it
