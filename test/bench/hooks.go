@@ -149,7 +149,7 @@ func (h hooks) write(w io.Writer) {
 		"and of those the median of %d interleaved rounds. The count itself costs what the first row says; behind the arrow that is taken off. "+
 		"sock_release is of IPv4.\n\n", hookConnections, hookRounds)
 	t.write(w)
-	d := table{head: []string{"packet on its way out", deviceProgram}}
+	d := table{head: []string{"packet on its way out", "program at the device"}}
 	for _, c := range synCases {
 		if text := cell("SYN/"+c.name, deviceProgram); text != "–" {
 			d.rows = append(d.rows, []string{c.what, text})
