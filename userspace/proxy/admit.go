@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/egressd/egressd/policy"
+	"github.com/egressd/egressd/policy/ledger"
 	"github.com/egressd/egressd/policy/verdict"
 	"github.com/egressd/egressd/userspace/gate"
 	"github.com/egressd/egressd/userspace/http1"
@@ -131,7 +132,12 @@ func (c *conn) enter() {
 		return
 	}
 	c.tellName(c.lanes)
-	switch out := c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, c.arrived); out.State {
+	c.pass(c.arrived)
+}
+
+// pass takes the waiter to the gate of its lanes.
+func (c *conn) pass(now ledger.Time) {
+	switch out := c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, now); out.State {
 	case gate.Granted:
 		c.admitted = true
 		c.goAhead()

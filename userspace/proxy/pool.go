@@ -15,7 +15,6 @@ import (
 	"github.com/egressd/egressd/policy/exitid"
 	"github.com/egressd/egressd/policy/ledger"
 	"github.com/egressd/egressd/policy/verdict"
-	"github.com/egressd/egressd/userspace/gate"
 	"github.com/egressd/egressd/userspace/http1"
 )
 
@@ -206,15 +205,7 @@ func (c *conn) elsewhere() bool {
 	c.wrote = false
 	c.waiter.Since = since
 	c.pending = &c.waiter
-	switch out := c.l.p.cfg.Gate.Enter(&c.waiter, c.lanes, now); out.State {
-	case gate.Granted:
-		c.admitted = true
-		c.goAhead()
-	case gate.Queued:
-		c.rq = rqHeld
-	case gate.Refused:
-		c.refuse(out)
-	}
+	c.pass(now)
 	return true
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/egressd/egressd/policy"
 	"github.com/egressd/egressd/userspace/dial"
-	"github.com/egressd/egressd/userspace/gate"
 )
 
 // negativeTime is how long connections to a destination that could not be
@@ -149,15 +148,7 @@ func (c *conn) enterAgain() bool {
 	g.Abort(&c.waiter, true, now)
 	c.admitted = false
 	c.waiter.Since = c.arrived
-	switch out := g.Enter(&c.waiter, c.lanes, now); out.State {
-	case gate.Granted:
-		c.admitted = true
-		c.goAhead()
-	case gate.Queued:
-		c.rq = rqHeld
-	case gate.Refused:
-		c.refuse(out)
-	}
+	c.pass(now)
 	return true
 }
 
