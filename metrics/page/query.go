@@ -112,11 +112,12 @@ func parseQuery(raw string) (q query, err error) {
 		}
 		return given[0]
 	}
-	words := one("q", "")
-	if len(words) > maxWords {
-		return q, fmt.Errorf("q of %d bytes: at most %d", len(words), maxWords)
+	// What is no UTF-8, and some letters, are longer in lower case: the query counts
+	// as it is sent on.
+	q.words = strings.Join(strings.Fields(strings.ToLower(one("q", ""))), " ")
+	if len(q.words) > maxWords {
+		return q, fmt.Errorf("q of %d bytes: at most %d", len(q.words), maxWords)
 	}
-	q.words = strings.Join(strings.Fields(strings.ToLower(words)), " ")
 	q.show, q.sort = one("show", "all"), one("sort", "activity")
 	if shows[q.show] == nil {
 		return q, fmt.Errorf("show=%q: must be all, closed, waiting or slowed", q.show)
