@@ -122,14 +122,15 @@ func TestStandstill(t *testing.T) {
 
 // hang is how late a client may learn that the daemon stands still, beyond the
 // age of its heartbeat: what a busy machine takes.
-const hang = 500 * time.Millisecond
+const hang = time.Second
 
 // Clients connect all the time up to the standstill of the daemon and on through
 // it, each with a clock of its own. None that the daemon has not taken hangs for
 // longer than its heartbeat may be old; those that it has, until it has been
 // stopped for three times as long.
+//
+// It is not parallel: what it looks at is how long clients hang.
 func TestStandstillFrees(t *testing.T) {
-	t.Parallel()
 	scope := newGroup(t)
 	o := newOrigin(t)
 	d := newDaemon(t, scope, plenty(o.port))
@@ -138,7 +139,7 @@ func TestStandstillFrees(t *testing.T) {
 	time.Sleep(heartbeatMax / 2)
 	d.signal(t, unix.SIGSTOP)
 	stopped := time.Now()
-	p.mustSucceed(t, 20*time.Second)
+	p.mustSucceed(t, 40*time.Second)
 	d.signal(t, unix.SIGCONT)
 	var longest, longestTaken time.Duration
 	freed, nativeOnes := 0, 0

@@ -119,11 +119,13 @@ func TestDashboards(t *testing.T) {
 	gone.Close()
 
 	d := prepareDaemon(t, scope)
-	d.extra = fmt.Sprintf("exits:\n  - {name: good, proxy: \"127.0.0.1:%d\", price: %d}\n  - {name: dead, proxy: %q}\n"+
+	// The store of the fleet is at the port where nobody is, so that the lane that is
+	// shared goes by its share, of one host.
+	d.extra = fmt.Sprintf("fleet: {redis: \"redis://%s\", hosts: 1}\n", dead) + fmt.Sprintf("exits:\n  - {name: good, proxy: \"127.0.0.1:%d\", price: %d}\n  - {name: dead, proxy: %q}\n"+
 		"pools:\n  - {name: both, listen: \"127.0.0.78:3128\", exits: [good, dead]}\n", forward, goodPrice, dead)
-	d.write(t, fmt.Sprintf(`  - {name: shop, match: {hosts: [localhost], ports: [%d]}, per: [destination, exit], rate: %d/s, burst: 5, queue: {max: 4}}
+	d.write(t, fmt.Sprintf(`  - {name: shop, match: {hosts: [localhost], ports: [%d]}, per: [destination, exit], rate: %d/s, burst: 5, queue: {max: 4}, fleet: false}
   - {name: whole, match: {hosts: [127.0.0.1], ports: [%d]}, per: [destination], rate: %d/s}
-  - {name: secure, match: {hosts: [localhost], ports: [%d]}, per: [destination, exit], rate: %d/s, tls: {mode: observe}}`,
+  - {name: secure, match: {hosts: [localhost], ports: [%d]}, per: [destination, exit], rate: %d/s, tls: {mode: observe}, fleet: false}`,
 		shop, shopRate, whole, wholeRate, secure, secureRate))
 	d.start(t)
 	scraped := d.status(t).Metrics
