@@ -29,9 +29,10 @@ func (g *Gate) Follow(l *policy.Lane) {
 	before := ledger.Time(l.Cell.OpenUntil.Load())
 	until, slower := l.Follow(now)
 	if until == 0 {
-		g.wake(l)
 		if slower {
-			g.review(l)
+			g.review(l) // which looks at the queue, too
+		} else {
+			g.wake(l)
 		}
 		return
 	}

@@ -242,7 +242,9 @@ func (g *Gate) advance(q *queue) {
 		q.probe = 0
 		q.forget()
 	}
-	q.lane.Want(q.lined, g.cfg.Now())
+	if q.lane.Shared() != nil { // the clock is not read for nothing
+		q.lane.Want(q.lined, g.cfg.Now())
+	}
 	if s := q.due.head; s != nil {
 		at = min(at, s.ticket.deadline)
 	}

@@ -8,7 +8,6 @@ package member
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/egressd/egressd/policy"
@@ -45,9 +44,7 @@ type Member struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	sleeps   sleeps
-	calls    atomic.Uint64
-	failures atomic.Uint64
+	sleeps sleeps
 
 	mu     sync.Mutex // guards what follows
 	closed bool
@@ -144,10 +141,8 @@ func (k *link) call(f shared.Flight) {
 	m := k.member
 	ctx, cancel := context.WithTimeout(m.ctx, k.shared.Timeout())
 	defer cancel()
-	m.calls.Add(1)
 	answer, err := m.c.Store.Do(ctx, f.Call)
 	if err != nil {
-		m.failures.Add(1)
 		k.shared.Failed(f, m.c.Now())
 	} else {
 		k.shared.Answered(f, answer, m.c.Now())
@@ -169,6 +164,3 @@ func (m *Member) heard(n fleet.Notice) {
 	k.shared.Heard(shared.Answer{Epoch: n.Epoch, OpenAfter: n.OpenAfter, Interval: n.Interval}, m.c.Now())
 	m.c.Follow(k.lane)
 }
-
-// Calls are how many calls were made, and how many of them failed.
-func (m *Member) Calls() (made, failed uint64) { return m.calls.Load(), m.failures.Load() }
