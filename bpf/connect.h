@@ -425,7 +425,7 @@ static __noinline void end_earlier(struct bpf_sock *sk, struct control *ctl, str
 {
 	struct ended earlier;
 
-	if (!sock_forget(sk, c->cookie, &earlier))
+	if (!sock_forget(ctl, sk, c->cookie, &earlier))
 		return;
 	ended_count(ctl, &earlier);
 	c->again = 1;
@@ -471,7 +471,8 @@ static __noinline void count_now(struct bpf_sock *sk, struct control *ctl, const
 }
 
 /* Makes a socket that is left alone remembered. */
-static __noinline void count_later(struct control *ctl, const struct call *c, __u32 gate)
+static __noinline void count_later(struct bpf_sock *sk, struct control *ctl, const struct call *c,
+				   __u32 gate)
 {
 	struct recent next = {
 		.addr = c->dest,
@@ -482,7 +483,7 @@ static __noinline void count_later(struct control *ctl, const struct call *c, __
 		.via = via_of(gate),
 	};
 
-	remember_untouched(ctl, c->cookie, &next);
+	remember_untouched(ctl, sk, c->cookie, &next);
 }
 
 /* Counts the call for its destination and makes the socket remembered.
@@ -497,7 +498,7 @@ static __always_inline void count_call(struct bpf_sock *sk, struct control *ctl,
 				       const struct call *c, __u32 gate, bool refused)
 {
 	if (!refused && gate != GATE_REDIRECTED && !c->kernel_sock)
-		count_later(ctl, c, gate);
+		count_later(sk, ctl, c, gate);
 	else
 		count_now(sk, ctl, c, gate, refused);
 }
@@ -525,7 +526,7 @@ static __always_inline void on_connect(struct bpf_sock_addr *ctx, struct call *c
 		c->kernel_sock = looks.kernel;
 		c->cookie = bpf_get_socket_cookie(ctx);
 		c->device = device_of(ctl, sk, looks.cookie);
-		if (looks.cookie)
+		if (looks.cookie || recent_holds(ctl, sk))
 			end_earlier(sk, ctl, c);
 		c->named = destination_named(ctl, &c->dest, c->port, &c->target);
 		c->exit = exit_of_endpoint(ctl, &c->dest, c->port);

@@ -81,19 +81,22 @@ struct {
 
 /*
  * Untouched connections of which nothing is counted yet, in the slot that the
- * lowest bits of their socket's cookie choose: of all maps the one that costs
- * connect() least. Most are taken out at close(), and never get any further.
+ * address of their socket chooses: of all maps the one that costs connect()
+ * least. Most are taken out at close(), and never get any further. The kernel
+ * uses the memory of a closed socket for the next one, so that a slot that is
+ * wanted was used a moment ago, and is in the processor's cache. A cookie, which
+ * the kernel would have to make first, is not asked for.
  *
- * Who changes a slot owns it: cookie goes from what was found to RECENT_BUSY,
- * and back with all else written. An owner never waits, others hardly do.
+ * Who changes a slot owns it: sock goes from what was found to RECENT_BUSY, and
+ * back with all else written. An owner never waits, others hardly do.
  *
- * Cookies are handed out one after the other, so a slot is wanted by another
- * socket after as many connections as there are slots. The connection that is
- * found there then goes to the map untouched, and so do those that are still
- * open when somebody asks.
+ * A slot is its socket's until that one is closed, asked to connect once more,
+ * or found open when somebody asks. Who finds another one there goes to the map
+ * untouched. The hook at close() is attached before those at connect(), and
+ * programs and maps are gone together, so no slot outlives its socket.
  */
 struct recent {
-	__u64 cookie; /* of the socket; 0 = free */
+	__u64 sock; /* see sock_id; 0 = free */
 	struct addr addr;
 	__u32 exit; /* see sock_info.early */
 	__u16 port; /* host order */
@@ -103,7 +106,8 @@ struct recent {
 	__u8 via;
 };
 
-#define RECENT_SLOTS 131072
+#define RECENT_BITS 17
+#define RECENT_SLOTS (1 << RECENT_BITS)
 #define RECENT_BUSY (~0ULL)
 
 /* Only values of such an array begin at a page, and none lies in two lines. */
@@ -116,10 +120,11 @@ struct {
 } recent SEC(".maps");
 
 /*
- * Untouched sockets by cookie, for those that outlive their slot. Socket
- * storage would cost several times as much. LRU, since close() may just miss
- * one that is on its way here: what is lost are the bytes of the oldest of very
- * many connections, and the attempts of those whose exit was still open.
+ * Untouched sockets by cookie, for those that have no slot any more, or never
+ * had one. A socket without a cookie is not here. Socket storage would cost
+ * several times as much. LRU, since close() may just miss one that is on its way
+ * here: what is lost are the bytes of the oldest of very many connections, and
+ * the attempts of those whose exit was still open.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -255,23 +260,56 @@ static __always_inline void sock_look(struct bpf_sock *bpf_sk, struct sock_looks
 	looks->uid = sk->sk_uid.val;
 }
 
-static __always_inline struct recent *recent_slot(__u64 cookie)
+/* Which of the open sockets this is: its address, less that of a map's value.
+ * Of two pointers the verifier allows nothing but the difference, and that to
+ * the privileged only. For struct bpf_sock, where it stands for a socket of
+ * the kernel, and for that one itself.
+ */
+static __always_inline __u64 sock_id(const struct control *ctl, const void *sk)
 {
-	__u32 slot = cookie & (RECENT_SLOTS - 1);
+	__u64 id = (__u64)sk;
+
+	asm volatile("%0 -= %1" : "+r"(id) : "r"(ctl));
+	return id;
+}
+
+/* Sockets lie at even distances. 2^64 over the golden ratio spreads those. */
+static __always_inline struct recent *recent_slot(__u64 id)
+{
+	__u32 slot = id * 0x9e3779b97f4a7c15 >> (64 - RECENT_BITS);
 
 	return bpf_map_lookup_elem(&recent, &slot);
+}
+
+/* Whether a connection of the socket is in its slot. */
+static __always_inline bool recent_holds(const struct control *ctl, const struct bpf_sock *sk)
+{
+	__u64 id = sock_id(ctl, sk);
+	struct recent *r = recent_slot(id);
+
+	return r && READ_ONCE(r->sock) == id;
 }
 
 /* Whether the slot was as found, and now is ours. */
 static __always_inline bool recent_claim(struct recent *r, __u64 found)
 {
-	return __sync_val_compare_and_swap(&r->cookie, found, RECENT_BUSY) == found;
+	return __sync_val_compare_and_swap(&r->sock, found, RECENT_BUSY) == found;
 }
 
-/* Gives up a slot that is ours. The exchange is there for its barrier. */
-static __always_inline void recent_leave(struct recent *r, __u64 cookie)
+/* Whether the processor makes stores visible in their order, as x86 does; set by
+ * the loader. There an exchange would only wait until all of them are.
+ */
+const volatile bool stores_in_order;
+
+/* Gives up a slot that is ours, after all that was written to it. */
+static __always_inline void recent_leave(struct recent *r, __u64 id)
 {
-	(void)__sync_lock_test_and_set(&r->cookie, cookie);
+	if (stores_in_order) {
+		asm volatile("" ::: "memory");
+		*(volatile __u64 *)&r->sock = id;
+	} else {
+		(void)__sync_lock_test_and_set(&r->sock, id);
+	}
 }
 
 static __always_inline void recent_read(const struct recent *r, struct sock_info *info)
@@ -298,7 +336,7 @@ static __always_inline void recent_read(const struct recent *r, struct sock_info
 static __always_inline void recent_wait(const struct recent *r)
 {
 	for (int i = 0; i < RECENT_TRIES; i++)
-		if (*(volatile __u64 *)&r->cookie != RECENT_BUSY)
+		if (READ_ONCE(r->sock) != RECENT_BUSY)
 			return;
 }
 
@@ -314,12 +352,10 @@ static __always_inline void untouched_put(struct control *ctl, __u64 cookie, str
 		exit_settle(ctl, info, info->early);
 }
 
-/* Takes the connection of the socket with the cookie out of its slot, if it is
- * there.
- */
-static __always_inline bool recent_take(struct recent *r, __u64 cookie, struct sock_info *info)
+/* Takes the connection of the socket out of its slot, if it is there. */
+static __always_inline bool recent_take(struct recent *r, __u64 id, struct sock_info *info)
 {
-	if (READ_ONCE(r->cookie) != cookie || !recent_claim(r, cookie))
+	if (READ_ONCE(r->sock) != id || !recent_claim(r, id))
 		return false;
 	recent_read(r, info);
 	recent_leave(r, 0);
@@ -358,20 +394,23 @@ static __always_inline void info_end(struct sock_info *info, struct ended *e)
 /* Forgets an earlier connection of the socket, wherever it is remembered. False
  * if there is none. From now on getpeername tells the truth.
  */
-static __always_inline bool sock_forget(struct bpf_sock *sk, __u64 cookie, struct ended *e)
+static __always_inline bool sock_forget(struct control *ctl, struct bpf_sock *sk, __u64 cookie,
+					struct ended *e)
 {
 	struct sock_info *info = bpf_sk_storage_get(&redirected, sk, NULL, 0);
 	struct recent *r;
+	__u64 id;
 
 	if (info) {
 		info_end(info, e);
 		bpf_sk_storage_delete(&redirected, sk);
 		return true;
 	}
-	r = recent_slot(cookie);
+	id = sock_id(ctl, sk);
+	r = recent_slot(id);
 	if (!r)
 		return false;
-	if (READ_ONCE(r->cookie) == cookie && recent_claim(r, cookie)) {
+	if (READ_ONCE(r->sock) == id && recent_claim(r, id)) {
 		e->dest.addr = r->addr;
 		e->dest.exit = r->exit;
 		e->dest.port = r->port;
@@ -393,28 +432,21 @@ static __always_inline bool sock_forget(struct bpf_sock *sk, __u64 cookie, struc
 }
 
 /* Remembers an untouched connection, of a socket of which nothing else is, until
- * its attempt is counted. What is in its slot makes room; if that cannot be, it
- * does itself.
+ * its attempt is counted.
  */
-static __always_inline void remember_untouched(struct control *ctl, __u64 cookie,
-					       const struct recent *next)
+static __always_inline void remember_untouched(struct control *ctl, struct bpf_sock *sk,
+					       __u64 cookie, const struct recent *next)
 {
-	struct recent *r = recent_slot(cookie);
+	__u64 id = sock_id(ctl, sk);
+	struct recent *r = recent_slot(id);
 	struct sock_info info;
-	__u64 found;
 
 	if (!r)
 		return;
-	found = READ_ONCE(r->cookie);
-	if (found == RECENT_BUSY || !recent_claim(r, found)) {
+	if (!recent_claim(r, 0)) {
 		recent_read(next, &info);
 		untouched_put(ctl, cookie, &info);
 		return;
-	}
-	/* In the map before the slot is left, for those who miss it in the slot. */
-	if (found) {
-		recent_read(r, &info);
-		untouched_put(ctl, found, &info);
 	}
 	r->addr = next->addr;
 	r->exit = next->exit;
@@ -422,7 +454,7 @@ static __always_inline void remember_untouched(struct control *ctl, __u64 cookie
 	r->late = next->late;
 	r->timed = next->timed;
 	r->via = next->via;
-	recent_leave(r, cookie);
+	recent_leave(r, id);
 }
 
 /*
@@ -451,21 +483,22 @@ static __always_inline bool sock_was_established(const struct tcp_sock *tp)
 	return BPF_CORE_READ(tp, bytes_acked) != 0;
 }
 
-/* Moves the connection of an open socket to the map untouched, where it can be
- * accounted for bit by bit. One whose exit is open stays until it shows, and
- * the daemon's own are not counted.
+/* Moves the connection of an open socket, which has a cookie by now, to the map
+ * untouched, where it can be accounted for bit by bit. One whose exit is open
+ * stays until it shows, and the daemon's own are not counted.
  */
-static __always_inline void recent_settle(struct control *ctl, __u64 cookie,
-					  const struct tcp_sock *tp, bool own)
+static __always_inline void recent_settle(struct control *ctl, __u64 cookie, struct sock *sk,
+					  bool own)
 {
-	struct recent *r = recent_slot(cookie);
+	__u64 id = sock_id(ctl, sk);
+	struct recent *r = recent_slot(id);
 	struct sock_info info;
 
-	if (!r || READ_ONCE(r->cookie) != cookie)
+	if (!r || READ_ONCE(r->sock) != id)
 		return;
-	if (r->late && !sock_was_established(tp))
+	if (r->late && !sock_was_established((struct tcp_sock *)sk))
 		return;
-	if (!recent_claim(r, cookie))
+	if (!recent_claim(r, id))
 		return;
 	if (!own) {
 		recent_read(r, &info);

@@ -184,36 +184,41 @@ int getpeername6(struct bpf_sock_addr *ctx)
 SEC("cgroup/sock_release")
 int sock_release(struct bpf_sock *ctx)
 {
+	/* The context of this hook is the socket itself. */
+	struct tcp_sock *tp = (struct tcp_sock *)ctx;
 	struct control *ctl = control_get();
 	struct sock_info *info, taken;
 	struct recent *r;
-	__u64 cookie;
+	__u64 id, cookie;
 
 	if (!ctl || ctx->protocol != IPPROTO_TCP)
 		return 1;
-	cookie = bpf_get_socket_cookie(ctx);
-	r = recent_slot(cookie);
+	id = sock_id(ctl, ctx);
+	r = recent_slot(id);
 	if (!r)
 		return 1;
-	/* The context of this hook is the socket itself. */
-	if (recent_take(r, cookie, &taken)) {
+	if (recent_take(r, id, &taken)) {
 		/* Whoever closes it is who connected it, unless the iterator
 		 * had its file in hands when that one let go.
 		 */
 		if ((__u32)bpf_get_current_pid_tgid() == READ_ONCE(ctl->reader) ||
 		    !task_is_own(ctl, (struct task_struct *)bpf_get_current_task()))
-			sock_account(ctl, &taken, (struct tcp_sock *)ctx, true);
+			sock_account(ctl, &taken, tp, true);
 		return 1;
 	}
+	/* Accepted connections end here: all that is remembered elsewhere has one. */
+	cookie = BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter);
+	if (cookie == 0)
+		return 1;
 	info = bpf_sk_storage_get(&redirected, ctx, NULL, 0);
 	if (info) {
-		sock_account(ctl, info, (struct tcp_sock *)ctx, true);
+		sock_account(ctl, info, tp, true);
 		return 1;
 	}
 	recent_wait(r);
 	info = bpf_map_lookup_elem(&untouched, &cookie);
 	if (info) {
-		sock_account(ctl, info, (struct tcp_sock *)ctx, true);
+		sock_account(ctl, info, tp, true);
 		bpf_map_delete_elem(&untouched, &cookie);
 	}
 	return 1;
@@ -248,7 +253,7 @@ int account_open(struct bpf_iter__task_file *ctx)
 	if (!info) {
 		__u64 cookie = bpf_get_socket_cookie(sk);
 
-		recent_settle(ctl, cookie, (struct tcp_sock *)sk, task_is_own(ctl, task));
+		recent_settle(ctl, cookie, sk, task_is_own(ctl, task));
 		info = bpf_map_lookup_elem(&untouched, &cookie);
 	}
 	if (info)

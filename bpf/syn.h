@@ -155,9 +155,11 @@ static __always_inline __u64 syn_turn(struct control *ctl, struct __sk_buff *skb
 /* Corrects how the connection is counted, which connect() said was granted, or
  * untouched.
  */
-static __always_inline void syn_via(__u64 cookie, __u64 turn)
+static __always_inline void syn_via(const struct control *ctl, struct bpf_sock *sk, __u64 cookie,
+				    __u64 turn)
 {
-	struct recent *r = recent_slot(cookie);
+	__u64 id = sock_id(ctl, sk);
+	struct recent *r = recent_slot(id);
 	struct sock_info *info;
 	__u32 via;
 
@@ -167,7 +169,7 @@ static __always_inline void syn_via(__u64 cookie, __u64 turn)
 		via = VIA_HELD;
 	else
 		return;
-	if (r && READ_ONCE(r->cookie) == cookie) {
+	if (r && READ_ONCE(r->sock) == id) {
 		r->via = via;
 		return;
 	}
@@ -200,7 +202,7 @@ static __always_inline int on_syn(struct __sk_buff *skb)
 		return TCX_NEXT;
 	if (t->at == 0) {
 		t->at = syn_turn(ctl, skb, sk, t);
-		syn_via(cookie, t->at);
+		syn_via(ctl, sk, cookie, t->at);
 	}
 	if (t->at == TURN_NONE)
 		return syn_reset(skb);

@@ -61,8 +61,8 @@ static __always_inline bool passes_unnamed(struct bpf_sock_addr *ctx, const stru
 	struct bpf_sock *sk = ctx->sk;
 	struct sock_looks looks = {};
 	struct recent *r;
-	__u64 cookie;
 	__u32 exit;
+	__u64 id;
 
 	if (!ctl || !sk || ctx->protocol != IPPROTO_TCP || may_be_named(ctl, dest, port))
 		return false;
@@ -74,8 +74,8 @@ static __always_inline bool passes_unnamed(struct bpf_sock_addr *ctx, const stru
 	if (looks.cookie || looks.kernel)
 		return false;
 	exit = exit_of_owner(ctl, looks.uid);
-	cookie = bpf_get_socket_cookie(ctx);
-	r = recent_slot(cookie);
+	id = sock_id(ctl, sk);
+	r = recent_slot(id);
 	if (!r || !recent_claim(r, 0))
 		return false;
 	r->addr = *dest;
@@ -84,7 +84,7 @@ static __always_inline bool passes_unnamed(struct bpf_sock_addr *ctx, const stru
 	r->late = (ctl->exits & EXITS_LATE) != 0;
 	r->timed = 0;
 	r->via = VIA_NOTHING;
-	recent_leave(r, cookie);
+	recent_leave(r, id);
 	gate_add(GATE_UNNAMED, false);
 	return true;
 }

@@ -74,6 +74,15 @@ func agentDo(c *agentCall, r *agentReply) (err error) {
 		err = unix.Connect(c.FD, sockaddr(c.Family, c.Addr))
 	case "bind":
 		err = unix.Bind(c.FD, sockaddr(c.Family, c.Addr))
+	case "listen":
+		err = unix.Listen(c.FD, c.Value)
+	case "accept":
+		r.N, _, err = unix.Accept4(c.FD, unix.SOCK_CLOEXEC)
+	case "local":
+		var sa unix.Sockaddr
+		if sa, err = unix.Getsockname(c.FD); err == nil {
+			r.Addr = addrPort(sa)
+		}
 	case "disconnect":
 		_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(c.FD), uintptr(unsafePointer(&unix.RawSockaddr{Family: unix.AF_UNSPEC})), 16)
 		if errno != 0 {

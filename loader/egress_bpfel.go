@@ -248,13 +248,13 @@ type egressPrefixPort struct {
 }
 
 type egressRecent struct {
-	_      structs.HostLayout
-	Cookie uint64
-	Addr   egressAddr
-	Exit   uint32
-	Port   uint16
-	_      [1]byte /* unsupported bitfield */
-	Via    uint8
+	_    structs.HostLayout
+	Sock uint64
+	Addr egressAddr
+	Exit uint32
+	Port uint16
+	_    [1]byte /* unsupported bitfield */
+	Via  uint8
 }
 
 type egressSockInfo struct {
@@ -351,6 +351,7 @@ const (
 	egressProgSendmsg6     = "sendmsg6"
 	egressProgSockRelease  = "sock_release"
 	egressProgWhoami       = "whoami"
+	egressVarStoresInOrder = "stores_in_order"
 )
 
 // loadEgress returns the embedded CollectionSpec for egress.
@@ -448,6 +449,7 @@ type egressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type egressVariableSpecs struct {
+	StoresInOrder *ebpf.VariableSpec `ebpf:"stores_in_order"`
 }
 
 // egressObjects contains all objects after they have been loaded into the kernel.
@@ -543,6 +545,7 @@ func (m *egressMaps) Close() error {
 //
 // It can be passed to loadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type egressVariables struct {
+	StoresInOrder *ebpf.Variable `ebpf:"stores_in_order"`
 }
 
 // egressPrograms contains all programs after they have been loaded into the kernel.

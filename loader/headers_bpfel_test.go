@@ -306,13 +306,13 @@ type headersPrefixPort struct {
 }
 
 type headersRecent struct {
-	_      structs.HostLayout
-	Cookie uint64
-	Addr   headersAddr
-	Exit   uint32
-	Port   uint16
-	_      [1]byte /* unsupported bitfield */
-	Via    uint8
+	_    structs.HostLayout
+	Sock uint64
+	Addr headersAddr
+	Exit uint32
+	Port uint16
+	_    [1]byte /* unsupported bitfield */
+	Via  uint8
 }
 
 type headersSockInfo struct {
@@ -435,6 +435,7 @@ const (
 	headersProgTestSpin     = "test_spin"
 	headersProgTestStep     = "test_step"
 	headersProgWhoami       = "whoami"
+	headersVarStoresInOrder = "stores_in_order"
 )
 
 // loadHeaders returns the embedded CollectionSpec for headers.
@@ -541,6 +542,7 @@ type headersMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type headersVariableSpecs struct {
+	StoresInOrder *ebpf.VariableSpec `ebpf:"stores_in_order"`
 }
 
 // headersObjects contains all objects after they have been loaded into the kernel.
@@ -638,6 +640,7 @@ func (m *headersMaps) Close() error {
 //
 // It can be passed to loadHeadersObjects or ebpf.CollectionSpec.LoadAndAssign.
 type headersVariables struct {
+	StoresInOrder *ebpf.Variable `ebpf:"stores_in_order"`
 }
 
 // headersPrograms contains all programs after they have been loaded into the kernel.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -175,6 +176,10 @@ func (k *Kernel) load(cfg Config) error {
 	}
 	if err := checkCell(spec.Types); err != nil {
 		return err
+	}
+	// What other processors promise is less: their stores may change places.
+	if err := spec.Variables[egressVarStoresInOrder].Set(runtime.GOARCH == "amd64"); err != nil {
+		return fmt.Errorf("tell the programs of the processor: %w", err)
 	}
 	spec.Maps[egressMapLedger].MaxEntries = cfg.Lanes
 	spec.Maps[egressMapLanes].MaxEntries = cfg.Lanes

@@ -36,7 +36,7 @@ func (r *rig) recentSlots() []egressRecent {
 // taken counts the slots that are not free.
 func taken(slots []egressRecent) (n int) {
 	for i := range slots {
-		if atomic.LoadUint64(&slots[i].Cookie) != 0 {
+		if atomic.LoadUint64(&slots[i].Sock) != 0 {
 			n++
 		}
 	}
@@ -57,31 +57,37 @@ func TestRecentLayout(t *testing.T) {
 	}
 }
 
-// lay puts the connection of one socket into the slot of another, as if as many
-// cookies as there are slots had been handed out in between.
-func (r *rig) lay(slots []egressRecent, of, into *client) {
-	r.t.Helper()
-	n := uint64(len(slots))
-	cookie, other := uint64(of.call("cookie", 0).N), uint64(into.call("cookie", 0).N)
-	from, to := &slots[cookie%n], &slots[other%n]
-	if from.Cookie != cookie || to.Cookie != 0 {
-		r.t.Fatalf("slots of sockets %d and %d have %d and %d", cookie, other, from.Cookie, to.Cookie)
+// fill gives all free slots to somebody else, of whom nothing is known but the
+// word; free takes them back.
+func fill(slots []egressRecent, word uint64) {
+	for i := range slots {
+		atomic.CompareAndSwapUint64(&slots[i].Sock, 0, word)
 	}
-	*to, *from = *from, egressRecent{}
 }
 
-// A connection whose slot another one takes is counted to the last byte, and
-// so is the other.
+func free(slots []egressRecent, word uint64) {
+	for i := range slots {
+		atomic.CompareAndSwapUint64(&slots[i].Sock, word, 0)
+	}
+}
+
+// A connection that finds its slot taken, by another socket or by one that does
+// not get on, waits for nobody and is counted to the last byte, and so is the
+// one that has a slot.
 func TestRecentTaken(t *testing.T) {
 	r := newRig(t, Config{})
 	slots := r.recentSlots()
+	addr := []policy.Exit{{Name: "addr", Source: netip.MustParseAddr("127.0.0.1")}}
 	for _, tt := range []struct {
 		name  string
 		exits []policy.Exit
 		exit  string
+		word  uint64
 	}{
-		{"exit known", nil, policy.DirectExit},
-		{"exit late", []policy.Exit{{Name: "addr", Source: netip.MustParseAddr("127.0.0.1")}}, "addr"},
+		{"exit known", nil, policy.DirectExit, 1},
+		{"exit late", addr, "addr", 1},
+		{"exit known, busy", nil, policy.DirectExit, ^uint64(0)},
+		{"exit late, busy", addr, "addr", ^uint64(0)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r.apply(policy.Redirects{Exits: tt.exits})
@@ -94,22 +100,28 @@ func TestRecentTaken(t *testing.T) {
 					t.Errorf("%s: got %+v, want %+v alone", when, found, d)
 				}
 			}
-			a := r.agent.tcp4().mustConnect(first)
-			a.call("send", 100)
-			b := r.agent.tcp4()
-			r.lay(slots, a, b)
-			b.mustConnect(second)
-			if n := entries(t, r.objs.Untouched); n != 1 {
-				t.Errorf("connections outside the slots: got %d, want the first", n)
+			outside := func(want int) {
+				t.Helper()
+				if n := entries(t, r.objs.Untouched); n != want {
+					t.Errorf("connections outside the slots: got %d, want %d", n, want)
+				}
 			}
+			a := r.agent.tcp4().mustConnect(first)
+			outside(0)
+			fill(slots, tt.word)
+			defer free(slots, tt.word)
+			a.call("send", 100)
+			b := r.agent.tcp4().mustConnect(second)
+			outside(1)
 			b.call("send", 10)
 			a.call("send", 1)
 			c := r.agent.tcp4()
-			r.lay(slots, b, c)
 			if err := c.connect(third); !errors.Is(err, unix.ECONNREFUSED) {
 				t.Fatalf("connect: got %v, want ECONNREFUSED", err)
 			}
+			outside(2)
 			b.close()
+			outside(1)
 			want("second, closed", second, tt.exit, Destination{Untouched: 1, Established: 1, Handshakes: 1, TxBytes: 10})
 			want("first, open", first, tt.exit, Destination{Untouched: 1, Established: 1, Handshakes: 1, TxBytes: 101})
 			a.call("send", 1000)
@@ -117,10 +129,54 @@ func TestRecentTaken(t *testing.T) {
 			want("first, closed", first, tt.exit, Destination{Untouched: 1, Established: 1, Handshakes: 1, TxBytes: 1101})
 			c.close()
 			want("third", third, policy.DirectExit, Destination{Untouched: 1, Failed: 1})
-			if n, m := taken(slots), entries(t, r.objs.Untouched); n != 0 || m != 0 {
-				t.Errorf("left: got %d slots and %d connections outside, want none", n, m)
+			outside(0)
+			if n := taken(slots); n == 0 {
+				t.Error("nobody has the slots of others any more")
+			}
+			free(slots, tt.word)
+			if n := taken(slots); n != 0 {
+				t.Errorf("left: got %d slots, want none", n)
 			}
 		})
+	}
+}
+
+// The kernel gives the memory of a closed socket to the next one. What is
+// accepted there, or never used, is not taken for what was connected before.
+func TestRecentAddressUsedAgain(t *testing.T) {
+	r := newRig(t, Config{})
+	slots := r.recentSlots()
+	inbound := r.agent.tcp4().bind("127.0.0.1:0")
+	inbound.call("listen", 1)
+	at := inbound.call("local", 0).Addr.String()
+	origin := startOrigin(t).at("127.0.0.1")
+	const rounds = 200
+	for range rounds {
+		r.agent.tcp4().mustConnect(origin).close()
+		peer, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted := &client{r.agent, inbound.call("accept", 0).N, unix.AF_INET}
+		accepted.call("send", 7)
+		accepted.close()
+		peer.Close()
+		r.agent.tcp4().close()
+	}
+	if got := steady(r.destination(origin)); got.Untouched != rounds || got.Established != rounds || got.TxBytes != 0 || got.Failed != 0 {
+		t.Errorf("got %+v, want %d untouched and established, no payload", got, rounds)
+	}
+	list, err := r.Connections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range list {
+		if d.Dest.String() != origin && steady(d) != (Destination{Dest: d.Dest, Exit: d.Exit}) {
+			t.Errorf("got %+v, want nothing but the origin", d)
+		}
+	}
+	if n, m := taken(slots), entries(t, r.objs.Untouched); n != 0 || m != 0 {
+		t.Errorf("left: got %d slots and %d connections outside, want none", n, m)
 	}
 }
 
@@ -204,26 +260,6 @@ func TestRecentUsedAgain(t *testing.T) {
 	}
 	if n, m := taken(slots), entries(t, r.objs.Untouched); n != 0 || m != 0 {
 		t.Errorf("left: got %d slots and %d connections outside, want none", n, m)
-	}
-}
-
-// A slot whose owner does not run makes nobody wait, and what wants it goes
-// elsewhere.
-func TestRecentBusy(t *testing.T) {
-	r := newRig(t, Config{})
-	slots := r.recentSlots()
-	origin := startOrigin(t).at("127.0.0.1")
-	c := r.agent.tcp4()
-	slot := &slots[uint64(c.call("cookie", 0).N)%uint64(len(slots))]
-	atomic.StoreUint64(&slot.Cookie, ^uint64(0))
-	c.mustConnect(origin)
-	c.call("send", 3)
-	c.close()
-	if got := r.destination(origin); got.Untouched != 1 || got.Established != 1 || got.TxBytes != 3 {
-		t.Errorf("got %+v, want 1 untouched, 3 bytes", got)
-	}
-	if slot.Cookie != ^uint64(0) || entries(t, r.objs.Untouched) != 0 {
-		t.Errorf("slot of another: got %d, want it left alone, and nothing outside", slot.Cookie)
 	}
 }
 
