@@ -106,8 +106,8 @@ struct recent {
 	__u8 via;
 };
 
-#define RECENT_BITS 17
-#define RECENT_SLOTS (1 << RECENT_BITS)
+#define RECENT_SLOTS 131072
+#define RECENT_SHIFT 11
 #define RECENT_BUSY (~0ULL)
 
 /* Only values of such an array begin at a page, and none lies in two lines. */
@@ -273,10 +273,13 @@ static __always_inline __u64 sock_id(const struct control *ctl, const void *sk)
 	return id;
 }
 
-/* Sockets lie at even distances. 2^64 over the golden ratio spreads those. */
+/* A socket of TCP takes more than 2 KiB, so each has a slot of its own within
+ * 256 MiB, and those that the kernel has made together share pages of slots:
+ * to find a page costs more than all the rest.
+ */
 static __always_inline struct recent *recent_slot(__u64 id)
 {
-	__u32 slot = id * 0x9e3779b97f4a7c15 >> (64 - RECENT_BITS);
+	__u32 slot = id >> RECENT_SHIFT & (RECENT_SLOTS - 1);
 
 	return bpf_map_lookup_elem(&recent, &slot);
 }

@@ -62,9 +62,14 @@ static __always_inline bool passes_unnamed(struct bpf_sock_addr *ctx, const stru
 	struct sock_looks looks = {};
 	struct recent *r;
 	__u32 exit;
-	__u64 id;
 
-	if (!ctl || !sk || ctx->protocol != IPPROTO_TCP || may_be_named(ctl, dest, port))
+	if (!ctl || !sk)
+		return false;
+	r = recent_slot(sock_id(ctl, sk));
+	/* So that their memory is on its way while the rest is looked at. */
+	if (!r || READ_ONCE(r->sock) || !gate_touch(GATE_UNNAMED))
+		return false;
+	if (ctx->protocol != IPPROTO_TCP || may_be_named(ctl, dest, port))
 		return false;
 	if (addr_is_token(dest) || (ctl->excluded && task_is_excluded()))
 		return false;
@@ -74,9 +79,7 @@ static __always_inline bool passes_unnamed(struct bpf_sock_addr *ctx, const stru
 	if (looks.cookie || looks.kernel)
 		return false;
 	exit = exit_of_owner(ctl, looks.uid);
-	id = sock_id(ctl, sk);
-	r = recent_slot(id);
-	if (!r || !recent_claim(r, 0))
+	if (!recent_claim(r, 0))
 		return false;
 	r->addr = *dest;
 	r->exit = exit;
@@ -84,7 +87,7 @@ static __always_inline bool passes_unnamed(struct bpf_sock_addr *ctx, const stru
 	r->late = (ctl->exits & EXITS_LATE) != 0;
 	r->timed = 0;
 	r->via = VIA_NOTHING;
-	recent_leave(r, id);
+	recent_leave(r, sock_id(ctl, sk));
 	gate_add(GATE_UNNAMED, false);
 	return true;
 }

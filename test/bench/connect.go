@@ -38,7 +38,8 @@ type connectKind struct {
 	to      unix.Sockaddr
 }
 
-// measureConnect times connect() as a native socket has it, as one in the
+// measureConnect times connect() as a native socket has it, as one has it for
+// which the kernel runs a program that does nothing, and as one in the
 // daemon's scope has it for a destination that no budget names, for one that the
 // kernel plane counts and grants, and for one that is led to the proxy. Where the
 // policy names hosts, a program looks for DNS answers among all that is received,
@@ -81,6 +82,10 @@ func measureConnect(ctx context.Context, l *lab, subjects []*subject, rounds int
 	if err != nil {
 		return nil, err
 	}
+	empty, err := l.startMaker(l.empty)
+	if err != nil {
+		return nil, err
+	}
 	inside, err := l.startMaker(l.plain.cgroup)
 	if err != nil {
 		return nil, err
@@ -97,6 +102,7 @@ func measureConnect(ctx context.Context, l *lab, subjects []*subject, rounds int
 	rows, err := connectRounds(rounds*20, drains, 0, []connectKind{
 		{"native", outside, unnamed},
 		{"native, once more", outside, unnamed},
+		{"a program that only returns", empty, unnamed},
 		{"in scope, not named", inside, unnamed},
 		{"in scope, not named, policy names hosts", insideHosts, unnamed},
 		{"a budget of connections, granted", inside, counted},

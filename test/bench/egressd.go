@@ -12,6 +12,10 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 )
 
 // startEgressd runs the daemon on a cgroup of its own, in which the clients of
@@ -41,8 +45,33 @@ func (l *lab) startPlain(ctx context.Context, binary string) (err error) {
 	if l.outside, err = l.makeCgroup(fmt.Sprintf("/egressd-bench-%d-outside", os.Getpid())); err != nil {
 		return err
 	}
+	if l.empty, err = l.makeCgroup(fmt.Sprintf("/egressd-bench-%d-empty", os.Getpid())); err != nil {
+		return err
+	}
+	if err := l.attachEmpty(l.empty); err != nil {
+		return err
+	}
 	l.plain, err = l.startDaemon(ctx, binary, "plain", "")
 	return err
+}
+
+// attachEmpty puts a program at the cgroup that lets every connect() of IPv4 pass:
+// what the kernel takes to run one at all.
+func (l *lab) attachEmpty(cgroup *os.File) error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	if err != nil {
+		return fmt.Errorf("loading a program that only returns: %w", err)
+	}
+	l.onClose(p.Close)
+	at, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup.Name(), Attach: ebpf.AttachCGroupInet4Connect, Program: p})
+	if err != nil {
+		return fmt.Errorf("attaching a program that only returns: %w", err)
+	}
+	l.onClose(at.Close)
+	return nil
 }
 
 // startDaemon runs the daemon with the configuration called name.

@@ -37,10 +37,11 @@ type lab struct {
 	// paced is the plain origin's second address, and counted one where nobody
 	// listens yet. Budgets of connections hold for both.
 	paced, counted string
-	// outside is a cgroup out of the scope of any daemon, and plain a daemon
-	// whose policy names no hosts. There are none without egressd.
-	outside *os.File
-	plain   *subject
+	// outside is a cgroup out of the scope of any daemon, empty one where a
+	// program runs at connect() that only returns, and plain a daemon whose policy
+	// names no hosts. There are none without egressd.
+	outside, empty *os.File
+	plain          *subject
 
 	undo []func() error // in the order of their making
 }

@@ -104,7 +104,8 @@ func writeConnect(w io.Writer, rows []connectRow) {
 	}
 	fmt.Fprintf(w, "\n### connect()\n\nThe call alone, on loopback, with nobody who accepts at once. One thread makes all calls, of all kinds by turns in an order that changes, on sockets that "+
 		"were made inside or outside of the daemon's scope. The median of %d calls of a kind is a round; %d rounds: medians, of the ratios within a round as well, and in brackets the middle "+
-		"half of the rounds. Native calls go twice: what their second row differs by is noise. The goal for what is not named is 1.01. Redirected calls have rounds of their own, "+
+		"half of the rounds. Native calls go twice: what their second row differs by is noise. What a program takes that only returns is the kernel's share, whoever runs one there. "+
+		"The goal for what is not named is 1.01. Redirected calls have rounds of their own, "+
 		"in which the proxy works, and native calls of their own.\n\n", connectCalls, len(rows[0].time))
 	t := table{head: []string{"destination", "time, µs", "of native", "more, ns"}}
 	for _, r := range rows {
