@@ -91,15 +91,19 @@ func (s *subject) load(ctx context.Context, sc scenario, slot time.Duration) (lo
 // runWrk runs wrk in the cgroup against addr. It returns what wrk measured, and
 // the number of requests.
 func runWrk(ctx context.Context, cgroup *os.File, sc scenario, addr string, slot time.Duration) (load, int, error) {
-	args := []string{"--latency", "--threads", "1", "--connections", strconv.Itoa(sc.conns), "--duration", fmt.Sprintf("%.0fs", slot.Seconds())}
-	if sc.reconnect {
-		args = append(args, "--header", "Connection: close")
-	}
-	out, err := output(ctx, cgroup, nil, "wrk", append(args, "http://"+addr+"/")...)
+	out, err := output(ctx, cgroup, nil, "wrk", wrkArgs(sc, addr, slot)...)
 	if err != nil {
 		return load{}, 0, err
 	}
 	return parseWrk(out)
+}
+
+func wrkArgs(sc scenario, addr string, slot time.Duration) []string {
+	args := []string{"--latency", "--threads", "1", "--connections", strconv.Itoa(sc.conns), "--duration", fmt.Sprintf("%.0fs", slot.Seconds())}
+	if sc.reconnect {
+		args = append(args, "--header", "Connection: close")
+	}
+	return append(args, "http://"+addr+"/")
 }
 
 var (

@@ -3,13 +3,19 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"slices"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // pacedScenarios are the ways of asking under a budget of connections.
@@ -18,15 +24,25 @@ var pacedScenarios = []scenario{
 	{title: "a connection per request, 32 at a time", conns: 32, reconnect: true},
 }
 
-// pacedSlot is the time of one load. It is short, so that the rounds are many:
-// what is looked for is small.
-const pacedSlot = time.Second
+// In a round all ways are under load, but one at a time: the others are stopped.
+// A turn is short, so that whatever the machine does meets all of them.
+const (
+	pacedRound = 8 * time.Second
+	pacedTurn  = 50 * time.Millisecond
+)
 
 // pacedRow has the requests per second of each round of one way to the origin,
 // and of the direct way in the same round.
 type pacedRow struct {
 	scenario, name    string
 	perSecond, direct []float64
+}
+
+// pacedWay is a way to the origin.
+type pacedWay struct {
+	name   string
+	cgroup *os.File
+	daemon *subject // that grants the connections; nil if none does
 }
 
 // measurePaced compares requests whose connections the kernel plane counts and
@@ -37,11 +53,7 @@ func measurePaced(ctx context.Context, l *lab, subjects []*subject, rounds int) 
 	if i < 0 {
 		return nil, nil
 	}
-	ways := []struct {
-		name   string
-		cgroup *os.File
-		daemon *subject // that grants the connections; nil if none does
-	}{
+	ways := []pacedWay{
 		{"directly", l.outside, nil},
 		{"directly, once more", l.outside, nil},
 		{"granted by the kernel plane", l.plain.cgroup, l.plain},
@@ -51,15 +63,15 @@ func measurePaced(ctx context.Context, l *lab, subjects []*subject, rounds int) 
 	for _, sc := range pacedScenarios {
 		part := make([]pacedRow, len(ways))
 		for round := range rounds {
-			for _, n := range rand.Perm(len(ways)) {
-				perSecond, err := loadPaced(ctx, l.paced, sc, ways[n].cgroup, ways[n].daemon)
-				if err != nil {
-					return nil, fmt.Errorf("%s, %s: %w", sc.title, ways[n].name, err)
-				}
-				part[n].perSecond = append(part[n].perSecond, perSecond)
+			perSecond, err := loadPaced(ctx, l.paced, sc, ways)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", sc.title, err)
+			}
+			for n, v := range perSecond {
+				part[n].perSecond = append(part[n].perSecond, v)
 			}
 			log.Printf("%s, round %d: %.0f, %.0f, granted %.0f, %.0f requests/s", sc.title, round+1,
-				part[0].perSecond[round], part[1].perSecond[round], part[2].perSecond[round], part[3].perSecond[round])
+				perSecond[0], perSecond[1], perSecond[2], perSecond[3])
 		}
 		for n := range part {
 			part[n].scenario, part[n].name, part[n].direct = sc.title, ways[n].name, part[0].perSecond
@@ -69,36 +81,108 @@ func measurePaced(ctx context.Context, l *lab, subjects []*subject, rounds int) 
 	return rows, nil
 }
 
-// loadPaced runs wrk in the cgroup against addr and returns the requests per
-// second. If there is a daemon, it has to have granted all connections.
-func loadPaced(ctx context.Context, addr string, sc scenario, cgroup *os.File, daemon *subject) (float64, error) {
-	var before counters
-	var err error
-	if daemon != nil {
-		if before, err = daemon.counters(ctx); err != nil {
-			return 0, err
+// loadPaced is a round of all ways against addr. It returns the requests per
+// second of each in its own turns. A daemon has to have granted all connections.
+func loadPaced(ctx context.Context, addr string, sc scenario, ways []pacedWay) ([]float64, error) {
+	before := make([]counters, len(ways))
+	for n, w := range ways {
+		if w.daemon == nil {
+			continue
+		}
+		var err error
+		if before[n], err = w.daemon.counters(ctx); err != nil {
+			return nil, err
 		}
 	}
-	got, requests, err := runWrk(ctx, cgroup, sc, addr, pacedSlot)
+	requests, times, err := takeTurns(ctx, addr, sc, ways)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if got.errors > 0 {
-		return 0, fmt.Errorf("%d socket errors", got.errors)
+	perSecond := make([]float64, len(ways))
+	for n, w := range ways {
+		perSecond[n] = float64(requests[n]) / times[n].Seconds()
+		if w.daemon == nil {
+			continue
+		}
+		after, err := w.daemon.counters(ctx)
+		if err != nil {
+			return nil, err
+		}
+		want := sc.conns
+		if sc.reconnect {
+			want = requests[n]
+		}
+		if granted := after.granted - before[n].granted; granted < want || after.redirected != before[n].redirected {
+			return nil, fmt.Errorf("%s: egressd granted %d connections, want %d, and redirected %d", w.name, granted, want, after.redirected-before[n].redirected)
+		}
 	}
-	if daemon == nil {
-		return got.perSecond, nil
+	return perSecond, nil
+}
+
+// takeTurns starts wrk for each way and lets one after the other go on for
+// pacedTurn, in an order that changes. It returns how much each has asked, and
+// for how long.
+func takeTurns(ctx context.Context, addr string, sc scenario, ways []pacedWay) (requests []int, times []time.Duration, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		requests int
+		err      error
 	}
-	after, err := daemon.counters(ctx)
-	if err != nil {
-		return 0, err
+	wrks := make([]*exec.Cmd, len(ways))
+	results := make([]chan result, len(ways))
+	for n, w := range ways {
+		cmd := exec.CommandContext(ctx, "wrk", wrkArgs(sc, addr, pacedRound)...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(w.cgroup.Fd())}
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			return nil, nil, fmt.Errorf("%s: starting wrk: %w", w.name, err)
+		}
+		done := make(chan result, 1)
+		go func() {
+			if err := cmd.Wait(); err != nil {
+				done <- result{err: fmt.Errorf("%s: running wrk: %w: %s", w.name, err, lastBytes(out.Bytes(), 1000))}
+				return
+			}
+			got, requests, err := parseWrk(out.Bytes())
+			if err == nil && got.errors > 0 {
+				err = fmt.Errorf("%s: %d socket errors", w.name, got.errors)
+			}
+			done <- result{requests, err}
+		}()
+		wrks[n], results[n] = cmd, done
+		if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
+			return nil, nil, fmt.Errorf("%s: stopping wrk: %w", w.name, err)
+		}
 	}
-	want := sc.conns
-	if sc.reconnect {
-		want = requests
+	times = make([]time.Duration, len(ways))
+	// wrk counts its time while it is stopped, too. Each has to be there still
+	// when its last turn begins, in which it finds that the time is over.
+	for start := time.Now(); time.Since(start) < pacedRound; {
+		for _, n := range rand.Perm(len(ways)) {
+			from := time.Now()
+			if err := wrks[n].Process.Signal(unix.SIGCONT); err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", ways[n].name, errors.Join(err, (<-results[n]).err))
+			}
+			time.Sleep(pacedTurn)
+			if err := wrks[n].Process.Signal(unix.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				return nil, nil, fmt.Errorf("%s: stopping wrk: %w", ways[n].name, err)
+			}
+			times[n] += time.Since(from)
+		}
 	}
-	if granted := after.granted - before.granted; granted < want || after.redirected != before.redirected {
-		return 0, fmt.Errorf("egressd granted %d connections, want %d, and redirected %d", granted, want, after.redirected-before.redirected)
+	requests = make([]int, len(ways))
+	for n, cmd := range wrks {
+		from := time.Now()
+		if err := cmd.Process.Signal(unix.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return nil, nil, fmt.Errorf("%s: ending wrk: %w", ways[n].name, err)
+		}
+		r := <-results[n]
+		if r.err != nil {
+			return nil, nil, r.err
+		}
+		requests[n], times[n] = r.requests, times[n]+time.Since(from)
 	}
-	return got.perSecond, nil
+	return requests, times, nil
 }

@@ -89,8 +89,9 @@ func writePaced(w io.Writer, rows []pacedRow) {
 	}
 	fmt.Fprintf(w, "\n### Under a budget of connections\n\nThe kernel plane takes such a connection (`unit: connections`) where connect() is called, and the client talks to the "+
 		"origin itself. The budget has room for all. The direct way goes twice, in a cgroup that the daemon does not watch: what its second row differs by is noise. "+
-		"%d rounds of %s each, in an order that changes; medians, of the ratios within a round as well, and in brackets the middle half of the rounds. The goal is 0.97.\n\n",
-		len(rows[0].perSecond), pacedSlot)
+		"%d rounds of %s, in which all are under load by turns of %s, in an order that changes, and stand still in between; medians, of the ratios within a round as well, "+
+		"and in brackets the middle half of the rounds. The goal is 0.97.\n\n",
+		len(rows[0].perSecond), pacedRound, pacedTurn)
 	t := table{head: []string{"connections", "way", "requests/s", "of direct"}, left: 2}
 	for _, r := range rows {
 		t.rows = append(t.rows, []string{r.scenario, r.name, middle("%.0f", r.perSecond), middle("%.3f", ratios(r.perSecond, r.direct))})
