@@ -66,6 +66,20 @@ static __always_inline bool task_is_own(const struct control *ctl, const struct 
 	return ctl->own_cgroup && BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id) == ctl->own_cgroup;
 }
 
+/* Whether the running task is. */
+static __always_inline bool current_is_own(const struct control *ctl)
+{
+	if (bpf_get_current_pid_tgid() >> 32 == ctl->own_tgid)
+		return true;
+	return ctl->own_cgroup && bpf_get_current_cgroup_id() == ctl->own_cgroup;
+}
+
+/* Whether the running task is the one that reads account_open. */
+static __always_inline bool current_is_reader(const struct control *ctl)
+{
+	return (__u32)bpf_get_current_pid_tgid() == READ_ONCE(ctl->reader);
+}
+
 /* Whether the running task's cgroup, or one above it, is excluded. */
 static __always_inline bool task_is_excluded(void)
 {

@@ -260,6 +260,18 @@ static __always_inline void sock_look(struct bpf_sock *bpf_sk, struct sock_looks
 	looks->uid = sk->sk_uid.val;
 }
 
+/* The same for what is read of a connection: a socket of the kernel to read with
+ * TCP_READ, which before 6.2 calls a helper for each word.
+ */
+static __always_inline const struct tcp_sock *tcp_sock_of(const void *sk)
+{
+	if (&bpf_rdonly_cast)
+		return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
+	return sk;
+}
+
+#define TCP_READ(tp, field) (&bpf_rdonly_cast ? (tp)->field : BPF_CORE_READ(tp, field))
+
 /* Which of the open sockets this is: its address, less that of a map's value.
  * Of two pointers the verifier allows nothing but the difference, and that to
  * the privileged only. For struct bpf_sock, where it stands for a socket of
@@ -470,7 +482,7 @@ static __always_inline void remember_untouched(struct control *ctl, struct bpf_s
 static __always_inline void sock_time(struct sock_info *info, struct dest *d,
 				      const struct tcp_sock *tp)
 {
-	__u32 us = BPF_CORE_READ(tp, rtt_min.s[0].v);
+	__u32 us = TCP_READ(tp, rtt_min.s[0].v);
 
 	if (us == ~0U || __sync_val_compare_and_swap(&info->timed, 0, 1) != 0)
 		return;
@@ -483,7 +495,7 @@ static __always_inline void sock_time(struct sock_info *info, struct dest *d,
  */
 static __always_inline bool sock_was_established(const struct tcp_sock *tp)
 {
-	return BPF_CORE_READ(tp, bytes_acked) != 0;
+	return TCP_READ(tp, bytes_acked) != 0;
 }
 
 /* Moves the connection of an open socket, which has a cookie by now, to the map
@@ -499,7 +511,7 @@ static __always_inline void recent_settle(struct control *ctl, __u64 cookie, str
 
 	if (!r || READ_ONCE(r->sock) != id)
 		return;
-	if (r->late && !sock_was_established((struct tcp_sock *)sk))
+	if (r->late && !sock_was_established(tcp_sock_of(sk)))
 		return;
 	if (!recent_claim(r, id))
 		return;
@@ -518,7 +530,7 @@ static __always_inline void recent_settle(struct control *ctl, __u64 cookie, str
 static __always_inline void sock_account(struct control *ctl, struct sock_info *info,
 					 const struct tcp_sock *tp, bool closing)
 {
-	__u8 state = BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_state);
+	__u8 state = TCP_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_state);
 	struct dest *d;
 	__u64 tx, rx;
 
@@ -537,9 +549,9 @@ static __always_inline void sock_account(struct control *ctl, struct sock_info *
 	if (!info->timed)
 		sock_time(info, d, tp);
 
-	tx = BPF_CORE_READ(tp, bytes_sent) - BPF_CORE_READ(tp, bytes_retrans);
+	tx = TCP_READ(tp, bytes_sent) - TCP_READ(tp, bytes_retrans);
 	if (state != BPF_TCP_CLOSE) {
-		__u32 queued = BPF_CORE_READ(tp, write_seq) - BPF_CORE_READ(tp, snd_nxt);
+		__u32 queued = TCP_READ(tp, write_seq) - TCP_READ(tp, snd_nxt);
 
 		/* A FIN behind unsent payload occupies one number. */
 		if (queued && (state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_LAST_ACK ||
@@ -547,13 +559,13 @@ static __always_inline void sock_account(struct control *ctl, struct sock_info *
 			queued--;
 		tx += queued;
 	}
-	rx = BPF_CORE_READ(tp, bytes_received);
+	rx = TCP_READ(tp, bytes_received);
 	if (rx &&
-	    BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_flags) & 1UL << SOCK_DONE)
+	    TCP_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_flags) & 1UL << SOCK_DONE)
 		rx--;
 	dest_add(&d->tx_bytes, grown(&info->tx_bytes, tx));
 	dest_add(&d->rx_bytes, grown(&info->rx_bytes, rx));
-	dest_add(&d->retransmits, grown(&info->retransmits, BPF_CORE_READ(tp, total_retrans)));
+	dest_add(&d->retransmits, grown(&info->retransmits, TCP_READ(tp, total_retrans)));
 }
 
 #endif

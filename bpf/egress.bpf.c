@@ -185,7 +185,7 @@ SEC("cgroup/sock_release")
 int sock_release(struct bpf_sock *ctx)
 {
 	/* The context of this hook is the socket itself. */
-	struct tcp_sock *tp = (struct tcp_sock *)ctx;
+	const struct tcp_sock *tp = tcp_sock_of(ctx);
 	struct control *ctl = control_get();
 	struct sock_info *info, taken;
 	struct recent *r;
@@ -201,13 +201,12 @@ int sock_release(struct bpf_sock *ctx)
 		/* Whoever closes it is who connected it, unless the iterator
 		 * had its file in hands when that one let go.
 		 */
-		if ((__u32)bpf_get_current_pid_tgid() == READ_ONCE(ctl->reader) ||
-		    !task_is_own(ctl, (struct task_struct *)bpf_get_current_task()))
+		if (current_is_reader(ctl) || !current_is_own(ctl))
 			sock_account(ctl, &taken, tp, true);
 		return 1;
 	}
 	/* Accepted connections end here: all that is remembered elsewhere has one. */
-	cookie = BPF_CORE_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter);
+	cookie = TCP_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter);
 	if (cookie == 0)
 		return 1;
 	info = bpf_sk_storage_get(&redirected, ctx, NULL, 0);
@@ -257,7 +256,7 @@ int account_open(struct bpf_iter__task_file *ctx)
 		info = bpf_map_lookup_elem(&untouched, &cookie);
 	}
 	if (info)
-		sock_account(ctl, info, (struct tcp_sock *)sk, false);
+		sock_account(ctl, info, tcp_sock_of(sk), false);
 	return 0;
 }
 
