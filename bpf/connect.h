@@ -7,8 +7,8 @@
 struct call {
 	struct addr dest;
 	struct addr source; /* zero = not bound */
-	__u64 netns;
-	__u64 cookie; /* of the socket */
+	__u64 netns;  /* cookie of the namespace, 0 until it is needed */
+	__u64 cookie; /* of the socket, 0 until it is needed */
 	__u32 exit;
 	__u32 device; /* ifindex to which the socket is bound, or was: see rebind */
 	__u16 port; /* host order */
@@ -210,6 +210,8 @@ static __noinline __u32 redirect(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
 	__u64 now = bpf_ktime_get_ns();
 	__u32 gate, slot;
 
+	c->netns = bpf_get_netns_cookie(ctx);
+	c->cookie = bpf_get_socket_cookie(ctx);
 	gate = cannot_keep(sk, ctl, c);
 	if (gate != GATE_MAX)
 		return gate;
@@ -471,8 +473,8 @@ static __noinline void count_now(struct bpf_sock *sk, struct control *ctl, const
 }
 
 /* Makes a socket that is left alone remembered. */
-static __noinline void count_later(struct bpf_sock *sk, struct control *ctl, const struct call *c,
-				   __u32 gate)
+static __noinline void count_later(struct bpf_sock_addr *ctx, struct control *ctl,
+				   const struct call *c, __u32 gate)
 {
 	struct recent next = {
 		.addr = c->dest,
@@ -483,7 +485,7 @@ static __noinline void count_later(struct bpf_sock *sk, struct control *ctl, con
 		.via = via_of(gate),
 	};
 
-	remember_untouched(ctl, sk, c->cookie, &next);
+	remember_untouched(ctl, ctx, &next);
 }
 
 /* Counts the call for its destination and makes the socket remembered.
@@ -494,11 +496,12 @@ static __noinline void count_later(struct bpf_sock *sk, struct control *ctl, con
  * subflows of multipath sockets among them, are never seen to close; they are
  * counted at once.
  */
-static __always_inline void count_call(struct bpf_sock *sk, struct control *ctl,
-				       const struct call *c, __u32 gate, bool refused)
+static __always_inline void count_call(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
+				       struct control *ctl, const struct call *c, __u32 gate,
+				       bool refused)
 {
 	if (!refused && gate != GATE_REDIRECTED && !c->kernel_sock)
-		count_later(sk, ctl, c, gate);
+		count_later(ctx, ctl, c, gate);
 	else
 		count_now(sk, ctl, c, gate, refused);
 }
@@ -524,16 +527,18 @@ static __always_inline void on_connect(struct bpf_sock_addr *ctx, struct call *c
 	if (in_scope) {
 		sock_look(sk, &looks);
 		c->kernel_sock = looks.kernel;
-		c->cookie = bpf_get_socket_cookie(ctx);
+		c->cookie = looks.cookie;
 		c->device = device_of(ctl, sk, looks.cookie);
 		if (looks.cookie || recent_holds(ctl, sk))
 			end_earlier(sk, ctl, c);
 		c->named = destination_named(ctl, &c->dest, c->port, &c->target);
 		c->exit = exit_of_endpoint(ctl, &c->dest, c->port);
 		c->proxy = c->exit != 0;
-		/* Of the others only those that are bound to a device need it. */
-		if (c->named || c->proxy || c->device)
+		/* To be asked for them costs more than most that is done here. */
+		if (c->device || (c->named && READ_ONCE(ctl->pace_limit))) {
 			c->netns = bpf_get_netns_cookie(ctx);
+			c->cookie = bpf_get_socket_cookie(ctx);
+		}
 		if (c->proxy)
 			c->named |= NAMED;
 		else
@@ -552,7 +557,7 @@ static __always_inline void on_connect(struct bpf_sock_addr *ctx, struct call *c
 	if (in_scope && !c->redirected && c->device && !sk->bound_dev_if)
 		bind_device(ctx, c->device);
 	if (in_scope)
-		count_call(sk, ctl, c, gate, refused);
+		count_call(ctx, sk, ctl, c, gate, refused);
 	if (refused) {
 		c->refused = 1;
 		bpf_set_retval(c->dropped ? -ETIMEDOUT : -ECONNREFUSED);

@@ -449,10 +449,10 @@ static __always_inline bool sock_forget(struct control *ctl, struct bpf_sock *sk
 /* Remembers an untouched connection, of a socket of which nothing else is, until
  * its attempt is counted.
  */
-static __always_inline void remember_untouched(struct control *ctl, struct bpf_sock *sk,
-					       __u64 cookie, const struct recent *next)
+static __always_inline void remember_untouched(struct control *ctl, struct bpf_sock_addr *ctx,
+					       const struct recent *next)
 {
-	__u64 id = sock_id(ctl, sk);
+	__u64 id = sock_id(ctl, ctx->sk);
 	struct recent *r = recent_slot(id);
 	struct sock_info info;
 
@@ -460,7 +460,7 @@ static __always_inline void remember_untouched(struct control *ctl, struct bpf_s
 		return;
 	if (!recent_claim(r, 0)) {
 		recent_read(next, &info);
-		untouched_put(ctl, cookie, &info);
+		untouched_put(ctl, bpf_get_socket_cookie(ctx), &info);
 		return;
 	}
 	r->addr = next->addr;

@@ -232,12 +232,13 @@ __noinline int rule_look(struct plane_rule *rule, struct plane_call *c, __u32 i,
 	return ADMIT_GRANTED;
 }
 
-/* By number. 0 is no cell, and has room for everybody. */
+/* By number. 0 is no cell. */
 __noinline __u64 cells_take(__u32 number, __u64 now, __u64 *span)
 {
-	return number ? cell_take(bpf_map_lookup_elem(&ledger, &number), now, 1, span) : 1;
+	return number ? cell_take(bpf_map_lookup_elem(&ledger, &number), now, 1, span) : 0;
 }
 
+/* 0 has room for everybody. */
 __noinline __u64 cells_reserve(__u32 number, __u64 at, __u64 *mine)
 {
 	return number ? cell_reserve(bpf_map_lookup_elem(&ledger, &number), at, mine) : at;
@@ -256,9 +257,13 @@ static __always_inline bool plane_take(struct plane_call *c, __u64 now)
 
 	for (__u32 i = 0; i < MAX_RULES; i++) {
 		__u64 *span = i < MAX_RULES - 1 ? &c->spans[i] : NULL;
+		__u32 number = plane_holds(c, i);
 
-		c->tats[i] = all ? cells_take(plane_holds(c, i), now, span) : 0;
-		all = all && c->tats[i];
+		c->tats[i] = 0;
+		if (!all || !number)
+			continue;
+		c->tats[i] = cells_take(number, now, span);
+		all = c->tats[i];
 	}
 	if (all)
 		return true;
