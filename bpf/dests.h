@@ -560,8 +560,7 @@ static __always_inline void sock_account(struct control *ctl, struct sock_info *
 		tx += queued;
 	}
 	rx = TCP_READ(tp, bytes_received);
-	if (rx &&
-	    TCP_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_flags) & 1UL << SOCK_DONE)
+	if (rx && TCP_READ(tp, inet_conn.icsk_inet.sk.__sk_common.skc_flags) & 1UL << SOCK_DONE)
 		rx--;
 	dest_add(&d->tx_bytes, grown(&info->tx_bytes, tx));
 	dest_add(&d->rx_bytes, grown(&info->rx_bytes, rx));
