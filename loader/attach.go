@@ -47,6 +47,9 @@ func (k *Kernel) Attach() (err error) {
 			err = errors.Join(err, k.detach())
 		}
 	}()
+	if err := k.forgetRecent(); err != nil {
+		return fmt.Errorf("attach programs: %w", err)
+	}
 	for _, name := range k.names {
 		dir, err := openCgroup(cgroupDir(k.root, name))
 		if err != nil {
@@ -81,8 +84,21 @@ func (k *Kernel) Attach() (err error) {
 	return nil
 }
 
+// forgetRecent frees all slots of connections of which nothing is counted yet.
+// Those that were closed while the programs were off left their slots to whoever
+// has their memory now.
+func (k *Kernel) forgetRecent() error {
+	mem, err := mapMemory(k.objs.Recent)
+	if err != nil {
+		return err
+	}
+	clear(mem)
+	return unix.Munmap(mem)
+}
+
 // Detach takes the programs off: from its return on every connect() is native.
-// Connections that were redirected before stay with the proxy. Detaching what
+// Connections that were redirected before stay with the proxy; of others that
+// were not accounted for by then, nothing more is counted. Detaching what
 // is not attached does nothing.
 func (k *Kernel) Detach() error {
 	k.attachMu.Lock()

@@ -180,6 +180,32 @@ func TestRecentAddressUsedAgain(t *testing.T) {
 	}
 }
 
+// What was closed while the programs were off is not taken for what lies at the
+// same address when they are back.
+func TestRecentForgotten(t *testing.T) {
+	r := newRig(t, Config{})
+	slots := r.recentSlots()
+	first, second := startOrigin(t).at("127.0.0.1"), startOrigin(t).at("127.0.0.1")
+	for range 20 {
+		c := r.agent.tcp4().mustConnect(first)
+		r.detach()
+		c.close()
+		if err := r.Attach(); err != nil {
+			t.Fatal(err)
+		}
+		if n := taken(slots); n != 0 {
+			t.Fatalf("attached again: %d slots are taken", n)
+		}
+		r.agent.tcp4().mustConnect(second).close()
+	}
+	if got := r.destination(first); got.Failed != 0 || got.Established != 0 {
+		t.Errorf("closed while nobody looked: got %+v, want nothing counted of its end", got)
+	}
+	if got := steady(r.destination(second)); got.Untouched != 20 || got.Established != 20 || got.Failed != 0 {
+		t.Errorf("afterwards: got %+v, want 20 established", got)
+	}
+}
+
 // What policy does not name is counted under the same exit, and leaves by the
 // same gate, whether it takes the short way or not.
 func TestUnnamedExits(t *testing.T) {
