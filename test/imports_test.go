@@ -47,7 +47,7 @@ var arrows = map[string][]string{
 // reserved says which folders alone may import a foreign module, or a part of
 // one. Where several keys match, all of them hold.
 var reserved = map[string][]string{
-	"github.com/cilium/ebpf":                 {"loader"},
+	"github.com/cilium/ebpf":                 {"loader", "test/bench"},
 	"github.com/spf13/cobra":                 {"cmd"},
 	"github.com/prometheus":                  {"metrics"},
 	"github.com/prometheus/exporter-toolkit": {"metrics/web"},
