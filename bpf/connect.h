@@ -102,9 +102,7 @@ static __always_inline __u32 exit_of_call(const struct control *ctl, struct bpf_
 /* Whose traffic is none of policy's affair. GATE_MAX = it is in scope. */
 static __always_inline __u32 out_of_scope(const struct control *ctl, const struct call *c)
 {
-	if (bpf_get_current_pid_tgid() >> 32 == ctl->own_tgid)
-		return GATE_OWN;
-	if (ctl->own_cgroup && bpf_get_current_cgroup_id() == ctl->own_cgroup)
+	if (current_is_own(ctl))
 		return GATE_OWN;
 	if (ctl->excluded && task_is_excluded())
 		return GATE_EXCLUDED;

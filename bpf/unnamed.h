@@ -66,7 +66,7 @@ static __always_inline bool passes_unnamed(struct bpf_sock_addr *ctx, const stru
 	if (!ctl || !sk)
 		return false;
 	r = recent_slot(sock_id(ctl, sk));
-	/* So that their memory is on its way while the rest is looked at. */
+	/* First, so that both are on their way while the rest is looked at. */
 	if (!r || READ_ONCE(r->sock) || !gate_touch(GATE_UNNAMED))
 		return false;
 	if (ctx->protocol != IPPROTO_TCP || may_be_named(ctl, dest, port))

@@ -129,6 +129,7 @@ func takeTurns(ctx context.Context, addr string, sc scenario, ways []pacedWay) (
 		requests int
 		err      error
 	}
+	start := time.Now()
 	wrks := make([]*exec.Cmd, len(ways))
 	results := make([]chan result, len(ways))
 	for n, w := range ways {
@@ -157,9 +158,9 @@ func takeTurns(ctx context.Context, addr string, sc scenario, ways []pacedWay) (
 		}
 	}
 	times = make([]time.Duration, len(ways))
-	// wrk counts its time while it is stopped, too. Each has to be there still
-	// when its last turn begins, in which it finds that the time is over.
-	for start := time.Now(); time.Since(start) < pacedRound; {
+	// wrk counts its time while it is stopped, too, from its own start on, which is
+	// later: none finds that the time is over, and ends, before its last turn here.
+	for time.Since(start) < pacedRound {
 		for _, n := range rand.Perm(len(ways)) {
 			from := time.Now()
 			if err := wrks[n].Process.Signal(unix.SIGCONT); err != nil {
